@@ -1,0 +1,328 @@
+//! From an [`EngineConfig`] to a running decode thread.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use crate::llama::{self, Batch, ChatTemplates, Context, ContextParams, KvType, Model, ModelParams, SeqId, Token};
+use crate::state::{Layout, ModelFacts};
+
+use super::device::{self, Selection};
+use super::restore::RestoreRules;
+use super::thread::{Command, DecodeLoop, Limits};
+use super::{CacheType, DEFAULT_N_CTX, EngineConfig, FlashAttention, LoadError, ModelInfo, Shared};
+
+pub(super) fn load(config: &EngineConfig, mut progress: impl FnMut(f32) -> bool) -> Result<Shared, LoadError> {
+    require_readable(&config.model)?;
+    for endpoint in &config.rpc_servers {
+        llama::Device::add_rpc_server(endpoint).map_err(|err| LoadError::Device(err.to_string()))?;
+    }
+    let selection = device::select(&config.device, config.n_seq as usize).map_err(LoadError::Device)?;
+    let params =
+        ModelParams { devices: selection.devices.clone(), n_gpu_layers: config.n_gpu_layers, vocab_only: false };
+
+    let mut cancelled = false;
+    let model = Model::load(&config.model, &params, &mut |fraction| {
+        let go_on = progress(fraction);
+        cancelled |= !go_on;
+        go_on
+    });
+    let model = match model {
+        Ok(model) => Arc::new(model),
+        Err(_) if cancelled => return Err(LoadError::Cancelled),
+        Err(err) => return Err(model_error(config, err.to_string())),
+    };
+    if !model.has_decoder() {
+        return Err(model_error(config, "it is an encoder and cannot generate text".to_owned()));
+    }
+    let templates = templates(&model, config)?;
+    let context_params = context_params(config, &model, &selection);
+    require_memory(config, &params, &context_params, &model)?;
+    start_thread(config, model, templates, &context_params, selection)
+}
+
+/// Finds the everyday mistakes before llama.cpp does, whose words for them are less plain.
+fn require_readable(path: &Path) -> Result<(), LoadError> {
+    let fail = |reason: String| LoadError::Unreadable { path: path.display().to_string(), reason };
+    let metadata = std::fs::metadata(path).map_err(|err| fail(plain(&err)))?;
+    if metadata.is_dir() {
+        return Err(fail("it is a folder, not a GGUF file".to_owned()));
+    }
+    let mut magic = [0u8; 4];
+    let mut file = std::fs::File::open(path).map_err(|err| fail(plain(&err)))?;
+    match std::io::Read::read_exact(&mut file, &mut magic) {
+        Ok(()) if &magic == b"GGUF" => Ok(()),
+        Ok(()) => Err(fail("it is not a GGUF file (it does not begin with `GGUF`)".to_owned())),
+        Err(_) => Err(fail("it is not a GGUF file (it is too short)".to_owned())),
+    }
+}
+
+/// The operating system's words without the error number.
+fn plain(err: &std::io::Error) -> String {
+    match err.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => err.to_string(),
+    }
+}
+
+fn model_error(config: &EngineConfig, reason: String) -> LoadError {
+    LoadError::Model { path: config.model.display().to_string(), reason }
+}
+
+/// The model's chat templates, or the one given. A model without any has none: chat is refused then, completions work.
+fn templates(model: &Arc<Model>, config: &EngineConfig) -> Result<Option<ChatTemplates>, LoadError> {
+    if config.chat_template.is_none() && model.chat_template().is_none() {
+        return Ok(None);
+    }
+    let templates = ChatTemplates::new(model, config.chat_template.as_deref());
+    match templates {
+        Ok(templates) => Ok(Some(templates)),
+        Err(err) if config.chat_template.is_some() => Err(LoadError::Template(err.to_string())),
+        Err(err) => {
+            tracing::warn!("the model's chat template cannot be used, chat is off: {err}");
+            Ok(None)
+        }
+    }
+}
+
+fn context_params(config: &EngineConfig, model: &Model, selection: &Selection) -> ContextParams {
+    let n_ctx_train = model.n_ctx_train();
+    let n_ctx = match config.n_ctx {
+        None => n_ctx_train.min(DEFAULT_N_CTX),
+        Some(0) => n_ctx_train,
+        Some(n_ctx) => n_ctx,
+    };
+    let n_threads = config.n_threads.filter(|&n| n > 0).unwrap_or_else(llama::cpu_threads);
+    let is_hrx = selection.max_seq_per_batch == 1 && config.n_seq > 1 || selection.name.starts_with("HRX");
+    ContextParams {
+        n_ctx: n_ctx.saturating_mul(config.n_seq),
+        n_batch: config.n_batch,
+        n_ubatch: config.n_ubatch.min(config.n_batch),
+        n_seq: config.n_seq,
+        n_threads,
+        n_threads_batch: config.n_threads_batch.filter(|&n| n > 0).unwrap_or(n_threads),
+        flash_attention: match config.flash_attention {
+            // HRX computes attention with the fused kernel only.
+            FlashAttention::Auto => is_hrx.then_some(true),
+            FlashAttention::On => Some(true),
+            FlashAttention::Off => Some(false),
+        },
+        type_k: kv_type(config.cache_type_k),
+        type_v: kv_type(config.cache_type_v),
+    }
+}
+
+fn kv_type(cache_type: CacheType) -> KvType {
+    match cache_type {
+        CacheType::F32 => KvType::F32,
+        CacheType::F16 => KvType::F16,
+        CacheType::Bf16 => KvType::Bf16,
+        CacheType::Q8_0 => KvType::Q8_0,
+        CacheType::Q4_0 => KvType::Q4_0,
+        CacheType::Q4_1 => KvType::Q4_1,
+        CacheType::Iq4Nl => KvType::Iq4Nl,
+        CacheType::Q5_0 => KvType::Q5_0,
+        CacheType::Q5_1 => KvType::Q5_1,
+    }
+}
+
+/// Refuses a context that cannot fit before its cache is touched: Linux would promise the memory and then kill the
+/// process. The exact dry run costs a second read of the metadata, so it is made only when a generous estimate is not
+/// clearly small.
+fn require_memory(
+    config: &EngineConfig,
+    params: &ModelParams,
+    context: &ContextParams,
+    model: &Model,
+) -> Result<(), LoadError> {
+    let Some(available) = available_memory() else { return Ok(()) };
+    if !params.devices.is_empty() {
+        return Ok(());
+    }
+    // K and V of f32, with heads up to four times as wide as the embedding.
+    let generous = u64::from(context.n_ctx) * u64::from(model.n_layer()) * u64::from(model.n_embd()) * 2 * 4 * 4;
+    if generous < available / 2 {
+        return Ok(());
+    }
+    let need = match Model::memory_need(&config.model, params, context) {
+        Ok(need) => need.context + need.compute,
+        Err(err) => return Err(LoadError::Context { n_ctx: context.n_ctx / config.n_seq, reason: err.to_string() }),
+    };
+    if need <= available {
+        return Ok(());
+    }
+    Err(LoadError::Context {
+        n_ctx: context.n_ctx / config.n_seq,
+        reason: format!("its KV cache and scratch space take {}, and {} are available", gib(need), gib(available)),
+    })
+}
+
+fn gib(bytes: u64) -> String {
+    #[allow(clippy::cast_precision_loss)] // shown with one decimal
+    let gib = bytes as f64 / f64::from(1 << 30);
+    format!("{gib:.1} GiB")
+}
+
+/// Memory that Linux could hand out without swapping; `None` on other systems.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// What the decode thread found out while it made the context.
+struct Ready {
+    n_ctx: u32,
+    state_bytes_full: u64,
+}
+
+/// The context is made on the thread that will use it: its compute threads belong to that thread.
+fn start_thread(
+    config: &EngineConfig,
+    model: Arc<Model>,
+    templates: Option<ChatTemplates>,
+    params: &ContextParams,
+    selection: Selection,
+) -> Result<Shared, LoadError> {
+    let (commands, receiver) = channel();
+    let (ready_sender, ready) = channel();
+    let thread_model = model.clone();
+    let (params, config_copy) = (params.clone(), config.clone());
+    let max_seq_per_batch = selection.max_seq_per_batch;
+    let body = move || match prepare(&thread_model, &params, &config_copy, max_seq_per_batch, receiver) {
+        Ok((ready, decode_loop)) => {
+            if ready_sender.send(Ok(ready)).is_ok() {
+                decode_loop.run();
+            }
+        }
+        Err(err) => {
+            let _ = ready_sender.send(Err(err));
+        }
+    };
+    let thread = std::thread::Builder::new().name("onebit-decode".to_owned()).spawn(body);
+    let thread = thread.map_err(|err| model_error(config, format!("cannot start the decode thread: {err}")))?;
+    let ready: Ready = match ready.recv() {
+        Ok(result) => result?,
+        Err(_) => return Err(model_error(config, "the decode thread ended while the context was made".to_owned())),
+    };
+    let info = model_info(config, &model, templates.is_some(), selection.name, &ready);
+    let end_tokens = end_tokens(&model);
+    Ok(Shared {
+        model,
+        templates,
+        info,
+        end_tokens,
+        commands: Mutex::new(Some(commands)),
+        thread: Mutex::new(Some(thread)),
+    })
+}
+
+fn prepare(
+    model: &Arc<Model>,
+    params: &ContextParams,
+    config: &EngineConfig,
+    max_seq_per_batch: usize,
+    commands: Receiver<Command>,
+) -> Result<(Ready, DecodeLoop), LoadError> {
+    let n_ctx_asked = params.n_ctx / config.n_seq;
+    let fail = |err: llama::Error| LoadError::Context { n_ctx: n_ctx_asked, reason: err.to_string() };
+    let mut context = Context::new(model.clone(), params).map_err(fail)?;
+    let n_ctx = context.n_ctx() / config.n_seq;
+    let (layout, state_bytes_full) =
+        if config.warmup { learn(&mut context, n_ctx) } else { (Err(NOT_LEARNT.to_owned()), 0) };
+    let limits = Limits {
+        n_ctx: n_ctx as usize,
+        n_seq: config.n_seq as usize,
+        n_batch: context.n_batch() as usize,
+        max_seq_per_batch,
+        restore: RestoreRules {
+            layout,
+            can_step_back: !model.has_recurrent_state(),
+            n_ctx,
+            n_swa: model.n_swa(),
+            scan: true,
+        },
+    };
+    Ok((Ready { n_ctx, state_bytes_full }, DecodeLoop::new(context, commands, limits)))
+}
+
+const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";
+
+/// Runs two tokens through the model, which pages the weights in, and learns from their state what this model's state
+/// files look like and how large one of a full context is.
+fn learn(context: &mut Context, n_ctx: u32) -> (Result<Layout, String>, u64) {
+    let seq = SeqId(0);
+    let mut sizes = [0u64; 2];
+    let token = context.model().vocab().bos().unwrap_or(Token(0));
+    let mut layout = Err("the model could not evaluate a first token".to_owned());
+    for (position, size) in sizes.iter_mut().enumerate().take(n_ctx.min(2) as usize) {
+        let mut batch = Batch::new();
+        batch.push(token, i32::try_from(position).unwrap_or(0), seq, true);
+        if let Err(err) = context.decode(&mut batch, Vec::new()) {
+            tracing::warn!("warm-up: {err}");
+            break;
+        }
+        *size = context.state_size(seq);
+        let tokens = vec![token; position + 1];
+        layout = context
+            .state_sample(seq, &tokens)
+            .map_err(|err| err.to_string())
+            .and_then(|sample| Layout::learn(&sample, &facts(context.model())).map_err(|err| err.to_string()));
+    }
+    context.clear_seq(seq);
+    let per_token = sizes[1].saturating_sub(sizes[0]);
+    let full = sizes[0] + per_token * u64::from(n_ctx.saturating_sub(1)) + 4 * u64::from(n_ctx);
+    (layout, full)
+}
+
+fn facts(model: &Model) -> ModelFacts {
+    ModelFacts {
+        is_recurrent: model.is_recurrent(),
+        is_hybrid: model.is_hybrid(),
+        n_layer: model.n_layer(),
+        n_swa: model.n_swa(),
+        swa_chunked: model.metadata("general.architecture").as_deref() == Some("llama4"),
+        native: llama::state_version(),
+    }
+}
+
+fn end_tokens(model: &Model) -> Vec<Token> {
+    let vocab = model.vocab();
+    let n_vocab = i32::try_from(vocab.n_tokens()).unwrap_or(0);
+    (0..n_vocab).map(Token).filter(|&token| vocab.is_end(token)).collect()
+}
+
+fn model_info(
+    config: &EngineConfig,
+    model: &Model,
+    has_chat_template: bool,
+    device: String,
+    ready: &Ready,
+) -> ModelInfo {
+    let vocab = model.vocab();
+    ModelInfo {
+        path: config.model.clone(),
+        description: model.description(),
+        architecture: model.metadata("general.architecture").unwrap_or_default(),
+        file_type: model.file_type(),
+        n_ctx: ready.n_ctx,
+        n_ctx_train: model.n_ctx_train(),
+        n_vocab: vocab.n_tokens(),
+        vocab_type: vocab.kind(),
+        n_embd: model.n_embd(),
+        n_params: model.n_params(),
+        n_bytes: model.n_bytes(),
+        n_swa: model.n_swa(),
+        can_step_back: !model.has_recurrent_state(),
+        has_chat_template,
+        adds_bos: vocab.adds_bos(),
+        device,
+        state_bytes_full: ready.state_bytes_full,
+        loaded_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
+    }
+}

@@ -1,0 +1,271 @@
+//! The engine: a model, a context, and the one thread that decodes.
+//!
+//! [`Engine`] is a cheap handle (`Clone + Send + Sync`): it sends jobs to the decode thread and gets events back. Reading
+//! order: [`types`](Event) (what goes in and out), `generation` (how events reach the caller), `thread` (the loop), `slot`
+//! (one sequence), `text` (bytes to pieces), `load`, `device`, `template`.
+
+mod config;
+mod device;
+mod error;
+mod generation;
+mod load;
+mod restore;
+mod slot;
+mod template;
+mod text;
+mod thread;
+mod types;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use crate::llama::{ChatTemplates, Model, Sampler, SamplerSpec, Token};
+
+pub use config::{CacheType, DEFAULT_N_CTX, Device, EngineConfig, FlashAttention};
+pub use device::{DeviceSummary, list_devices};
+pub use error::{EngineError, LoadError};
+pub use generation::Generation;
+pub use template::{ChatPrompt, ChatRequest};
+pub use types::*;
+
+use slot::{Job, Output};
+use thread::Command;
+
+/// A handle on a loaded model. Clones share the model and its decode thread, which ends when the last handle and the last
+/// [`Generation`] are gone.
+///
+/// # Example
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let model = folder.path().join("tiny.gguf");
+/// # onebit::testing::TinyModel::llama().write(&model)?;
+/// use onebit::engine::{Engine, EngineConfig, Event, GenerateOptions};
+///
+/// let engine = Engine::load(EngineConfig::new(model))?;
+/// for event in engine.generate("Once upon a time", &GenerateOptions::greedy(16))? {
+///     match event? {
+///         Event::Prompt(prompt) => eprintln!("{} prompt tokens in {:?}", prompt.n_prompt, prompt.evaluate),
+///         Event::Piece(piece) => print!("{}", piece.text),
+///         Event::Done(report) => eprintln!("{} tokens, ended by {:?}", report.n_generated, report.finish),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A prompt whose KV cache another program computed (design: docs/hybrid.md) goes in through
+/// [`restore_and_generate`](Self::restore_and_generate).
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// What all handles have in common. Dropping it ends the thread.
+struct Shared {
+    model: Arc<Model>,
+    templates: Option<ChatTemplates>,
+    info: ModelInfo,
+    end_tokens: Vec<Token>,
+    commands: Mutex<Option<Sender<Command>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    /// Ends the decode thread and waits for it, so that the context is gone before the model.
+    fn stop(&self) {
+        if let Some(commands) = self.commands.lock().take() {
+            // A thread that is gone already needs no word.
+            let _ = commands.send(Command::Shutdown);
+        }
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn send(&self, command: Command) -> Result<(), EngineError> {
+        let commands = self.commands.lock();
+        let sender = commands.as_ref().ok_or(EngineError::Stopped)?;
+        sender.send(command).map_err(|_| EngineError::Stopped)
+    }
+}
+
+impl Engine {
+    /// Loads a model and starts its decode thread. Blocks until the model can be used.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`], with llama.cpp's own message where it has one.
+    pub fn load(config: EngineConfig) -> Result<Self, LoadError> {
+        Self::load_with_progress(config, |_| true)
+    }
+
+    /// As [`load`](Self::load); `progress` gets 0.0 to 1.0 while the weights are read, and stops the load by returning
+    /// false.
+    pub fn load_with_progress(config: EngineConfig, progress: impl FnMut(f32) -> bool) -> Result<Self, LoadError> {
+        load::load(&config, progress).map(|shared| Self { shared: Arc::new(shared) })
+    }
+
+    /// Facts about the model and its context.
+    pub fn info(&self) -> &ModelInfo {
+        &self.shared.info
+    }
+
+    /// Splits text into tokens. `add_special` puts BOS (and EOS) where the model wants them, `parse_special` turns the
+    /// spelling of a special token into that token.
+    pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, EngineError> {
+        let tokens = self.shared.model.vocab().tokenize(text, add_special, parse_special);
+        tokens.map_err(|err| EngineError::Tokenize(err.to_string()))
+    }
+
+    /// The text of tokens, special ones shown. Invalid UTF-8 is replaced.
+    pub fn detokenize(&self, tokens: &[Token]) -> String {
+        self.shared.model.vocab().detokenize(tokens)
+    }
+
+    /// Renders chat messages with the model's template. The prompt has no BOS: tokenize it with `add_special`.
+    pub fn apply_template(&self, request: &ChatRequest) -> Result<ChatPrompt, EngineError> {
+        let templates = self.shared.templates.as_ref().ok_or(EngineError::NoTemplate)?;
+        template::apply(templates, self.shared.model.vocab(), request)
+    }
+
+    /// Evaluates a prompt and generates. What can be known to be wrong is told here; the rest arrives as events.
+    pub fn generate(&self, prompt: impl Into<Prompt>, options: &GenerateOptions) -> Result<Generation, EngineError> {
+        let tokens = self.prompt_tokens(prompt.into())?;
+        self.start(tokens, None, options)
+    }
+
+    /// As [`generate`](Self::generate), with the prompt's KV cache taken from a sequence-state file that another program
+    /// wrote: all N tokens of the prompt, or the first N-1 (which is what models that cannot step back need, see
+    /// [`ModelInfo::can_step_back`]). The last token is evaluated here.
+    ///
+    /// A refused file is the first event, [`EngineError::Restore`] with the reason; the sequence is empty again then, and
+    /// [`generate`](Self::generate) with the same prompt does the whole work here.
+    pub fn restore_and_generate(
+        &self,
+        state_file: impl AsRef<Path>,
+        prompt: impl Into<Prompt>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        let tokens = self.prompt_tokens(prompt.into())?;
+        self.start(tokens, Some(state_file.as_ref().to_owned()), options)
+    }
+
+    /// Evaluates a prompt and writes its sequence state (`llama_state_seq_save_file`): what a prefill provider does.
+    /// Blocks.
+    pub fn prefill_to_file(
+        &self,
+        prompt: impl Into<Prompt>,
+        path: impl AsRef<Path>,
+    ) -> Result<PrefillReport, EngineError> {
+        let tokens = self.prompt_tokens(prompt.into())?;
+        let options = GenerateOptions::greedy(0);
+        let sampler = self.sampler(&options, 0)?;
+        let (reply, answer) = std::sync::mpsc::channel();
+        let output = Output::File { path: path.as_ref().to_owned(), reply };
+        self.shared.send(Command::Job(Box::new(Job::new(tokens, None, options, sampler, 0, output))))?;
+        answer.recv().unwrap_or(Err(EngineError::Stopped))
+    }
+
+    /// Tells what [`generate`](Self::generate) would refuse at once, without starting anything.
+    pub fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError> {
+        self.check_prompt(prompt)?;
+        // Building the sampler is the check of the grammar.
+        self.sampler(options, 0).map(drop)
+    }
+
+    /// Ends running generations with [`EngineError::Stopped`] and the decode thread with them. Blocks until it is gone.
+    pub fn shutdown(&self) {
+        self.shared.stop();
+    }
+
+    fn start(
+        &self,
+        tokens: Vec<Token>,
+        restore: Option<std::path::PathBuf>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        self.check_prompt(&tokens)?;
+        let seed = options.sampling.seed.unwrap_or_else(random_seed);
+        let sampler = self.sampler(options, seed)?;
+        let (events, generation) = generation::channel(self.shared.clone());
+        let cancel = generation.cancel_flag();
+        let mut job = Job::new(tokens, restore, options.clone(), sampler, seed, Output::Events(events));
+        job.cancel = cancel;
+        self.shared.send(Command::Job(Box::new(job)))?;
+        Ok(generation)
+    }
+
+    fn prompt_tokens(&self, prompt: Prompt) -> Result<Vec<Token>, EngineError> {
+        match prompt {
+            Prompt::Text(text) => self.tokenize(&text, true, true),
+            Prompt::Tokens(tokens) => Ok(tokens),
+        }
+    }
+
+    fn check_prompt(&self, tokens: &[Token]) -> Result<(), EngineError> {
+        let info = &self.shared.info;
+        if tokens.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if tokens.len() >= info.n_ctx as usize {
+            return Err(EngineError::PromptTooLong { n_prompt: tokens.len(), n_ctx: info.n_ctx as usize });
+        }
+        let vocab = self.shared.model.vocab();
+        match tokens.iter().find(|token| !vocab.contains(**token)) {
+            Some(&token) => Err(EngineError::InvalidToken { token, n_vocab: info.n_vocab }),
+            None => Ok(()),
+        }
+    }
+
+    fn sampler(&self, options: &GenerateOptions, seed: u32) -> Result<Sampler, EngineError> {
+        let spec = self.sampler_spec(options, seed)?;
+        Sampler::new(&self.shared.model, &spec)
+            .map_err(|err| EngineError::InvalidOption { option: "grammar", reason: format!("is refused: {err}") })
+    }
+
+    fn sampler_spec(&self, options: &GenerateOptions, seed: u32) -> Result<SamplerSpec, EngineError> {
+        let sampling = &options.sampling;
+        let mut logit_bias = sampling.logit_bias.clone();
+        if options.ignore_eos {
+            logit_bias.extend(self.shared.end_tokens.iter().map(|&token| (token, f32::NEG_INFINITY)));
+        }
+        Ok(SamplerSpec {
+            temperature: number("temperature", sampling.temperature, |value| value >= 0.0)?,
+            top_k: sampling.top_k,
+            top_p: number("top_p", sampling.top_p, |value| value > 0.0 && value <= 1.0)?,
+            min_p: number("min_p", sampling.min_p, |value| (0.0..=1.0).contains(&value))?,
+            typical_p: number("typical_p", sampling.typical_p, |value| value > 0.0 && value <= 1.0)?,
+            repeat_penalty: number("repeat_penalty", sampling.repeat_penalty, |value| value > 0.0)?,
+            repeat_last_n: sampling.repeat_last_n,
+            presence_penalty: number("presence_penalty", sampling.presence_penalty, |_| true)?,
+            frequency_penalty: number("frequency_penalty", sampling.frequency_penalty, |_| true)?,
+            seed,
+            logit_bias,
+            grammar: sampling.grammar.as_ref().map(|grammar| template::grammar_spec(self, grammar)).transpose()?,
+        })
+    }
+}
+
+fn number(option: &'static str, value: f32, fits: impl Fn(f32) -> bool) -> Result<f32, EngineError> {
+    if value.is_finite() && fits(value) {
+        return Ok(value);
+    }
+    Err(EngineError::InvalidOption { option, reason: format!("cannot be {value}") })
+}
+
+fn random_seed() -> u32 {
+    // Without the system's randomness a fixed seed still gives a right answer, only not a fresh one.
+    getrandom::u32().unwrap_or(0x1b17)
+}

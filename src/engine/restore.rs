@@ -1,0 +1,157 @@
+//! A sequence-state file from another program, into a sequence of this context.
+//!
+//! Nothing reaches llama.cpp before `state` has proven it well-formed. The file is opened once, without following a link,
+//! and what was opened is what is loaded: through the descriptor, not through the name.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+
+use crate::llama::{Context, SeqId, Token};
+use crate::state::{self, Expect, Layout, StateError};
+
+/// How much is read at a time: stays in the CPU's cache between reading and scanning.
+const READ_SIZE: usize = 256 * 1024;
+
+/// What a restore must keep to.
+#[derive(Clone, Debug)]
+pub(super) struct RestoreRules {
+    /// The shape of this model's state files; the reason when handoff is not possible with it.
+    pub layout: Result<Layout, String>,
+    /// Whether the last position can be removed.
+    pub can_step_back: bool,
+    /// Tokens that a sequence may hold.
+    pub n_ctx: u32,
+    /// Window of sliding-window attention, 0 without.
+    pub n_swa: u32,
+    /// Look for NaN and infinity in the values.
+    pub scan: bool,
+}
+
+/// Why a file was refused. The sequence is to be cleared.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RestoreError {
+    #[error("cannot open the state file: {0}")]
+    Open(std::io::Error),
+    #[error("the state file is {0}, not a regular file")]
+    NotRegular(&'static str),
+    #[error("cannot restore: {0}")]
+    Unsupported(String),
+    #[error("bad state file: {0}")]
+    Bad(#[from] StateError),
+    #[error("bad state file: it holds all {0} tokens, but this model cannot step back: it must hold the first {expected}", expected = .0 - 1)]
+    CannotStepBack(usize),
+    #[error("cannot convert the state file: {0}")]
+    Convert(std::io::Error),
+    #[error("llama.cpp refused the state file: {0}")]
+    Load(crate::llama::Error),
+    #[error("after the restore the sequence holds {found}, not positions up to {expected}")]
+    Positions { found: String, expected: usize },
+    #[error("the last position could not be removed from the restored sequence")]
+    StepBack,
+}
+
+/// Loads the file into the empty sequence `seq` and leaves it at all tokens of the prompt but the last. Returns how many
+/// that are.
+pub(super) fn restore(
+    context: &mut Context,
+    seq: SeqId,
+    path: &Path,
+    prompt: &[Token],
+    rules: &RestoreRules,
+) -> Result<usize, RestoreError> {
+    let layout = rules.layout.as_ref().map_err(|reason| RestoreError::Unsupported(reason.clone()))?;
+    let mut file = open(path)?;
+    let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
+    let n_states = states_in(&mut file, &ids, rules.can_step_back)?;
+    let expect = Expect { ids: &ids, n_states, n_ctx: rules.n_ctx, scan: rules.scan };
+    let (file, n_area) = prove(file, layout, &expect)?;
+
+    context.load_state(seq, &descriptor_path(&file), n_area).map_err(RestoreError::Load)?;
+    expect_positions(context, seq, n_states, rules.n_swa)?;
+    if n_states == prompt.len() {
+        let from = i32::try_from(n_states - 1).unwrap_or(i32::MAX);
+        if !context.remove(seq, from, -1).map_err(RestoreError::Load)? {
+            return Err(RestoreError::StepBack);
+        }
+        if n_states > 1 {
+            expect_positions(context, seq, n_states - 1, rules.n_swa)?;
+        }
+    }
+    Ok(prompt.len() - 1)
+}
+
+/// Opens without following a link, and without waiting for the other end of a FIFO.
+fn open(path: &Path) -> Result<File, RestoreError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => File::from(fd),
+        Err(rustix::io::Errno::LOOP) => return Err(RestoreError::NotRegular("a symbolic link")),
+        Err(err) => return Err(RestoreError::Open(err.into())),
+    };
+    let kind = file.metadata().map_err(RestoreError::Open)?.file_type();
+    if kind.is_file() {
+        return Ok(file);
+    }
+    Err(RestoreError::NotRegular(if kind.is_dir() { "a directory" } else { "a device or a pipe" }))
+}
+
+/// How many positions the file says it holds: all of the prompt, or all but the last. Anything else is left for the check
+/// to describe.
+fn states_in(file: &mut File, ids: &[i32], can_step_back: bool) -> Result<usize, RestoreError> {
+    let len = file.metadata().map_err(RestoreError::Open)?.len();
+    let header = state::read_header(&mut BufReader::new(&mut *file), len)?;
+    file.rewind().map_err(RestoreError::Open)?;
+    match header.ids.len() {
+        n if n + 1 == ids.len() => Ok(n),
+        n if n == ids.len() && !can_step_back => Err(RestoreError::CannotStepBack(n)),
+        _ if can_step_back => Ok(ids.len()),
+        _ => Ok(ids.len() - 1),
+    }
+}
+
+/// Checks the file, and rewrites one of another state version into memory where that is provably safe. Returns what is
+/// to be loaded and the size of its token area.
+fn prove(mut file: File, layout: &Layout, expect: &Expect<'_>) -> Result<(File, usize), RestoreError> {
+    let len = file.metadata().map_err(RestoreError::Open)?.len();
+    let checked = state::check(&mut BufReader::with_capacity(READ_SIZE, &mut file), len, layout, expect)?;
+    file.rewind().map_err(RestoreError::Open)?;
+    if checked.native {
+        return Ok((file, checked.n_area as usize));
+    }
+    let memory = rustix::fs::memfd_create("onebit-state", MemfdFlags::CLOEXEC)
+        .map_err(|err| RestoreError::Convert(err.into()))?;
+    let mut converted = File::from(memory);
+    let mut reader = BufReader::with_capacity(READ_SIZE, file.take(len));
+    let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut converted)?;
+    converted.rewind().map_err(RestoreError::Convert)?;
+    Ok((converted, checked.n_area as usize))
+}
+
+/// A name that opens this very file, whatever has happened to the one it was opened by.
+fn descriptor_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The memory must hold what was promised: `n` positions from 0, or the end of them for a window and a running state.
+fn expect_positions(context: &Context, seq: SeqId, n: usize, n_swa: u32) -> Result<(), RestoreError> {
+    let last = i64::try_from(n).unwrap_or(i64::MAX) - 1;
+    let found = context.positions(seq).map(|(first, last)| (i64::from(first), i64::from(last)));
+    let first_at_most = match n_swa {
+        _ if context.model().is_recurrent() => last,
+        // Hybrid models report the first position that both memories hold, which is the running state's.
+        _ if context.model().is_hybrid() => last,
+        0 => 0,
+        window => (last + 1 - i64::from(window)).max(0),
+    };
+    match found {
+        Some((first, end)) if end == last && first <= first_at_most => Ok(()),
+        found => Err(RestoreError::Positions {
+            found: found.map_or_else(|| "nothing".to_owned(), |(first, last)| format!("positions {first} to {last}")),
+            expected: n.saturating_sub(1),
+        }),
+    }
+}

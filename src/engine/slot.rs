@@ -1,0 +1,203 @@
+//! A job, and the slot that works on it: one sequence, its sampler, its text.
+
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use crate::llama::{CancelFlag, Sampler, SeqId, Token, Vocab};
+
+use super::generation::EventSender;
+use super::text::{Pushed, TextAssembler};
+use super::{EngineError, Event, FinishReason, GenerateOptions, PrefillReport, PromptReport, Report};
+
+/// Work for the decode thread.
+pub(super) struct Job {
+    pub tokens: Vec<Token>,
+    /// A state file that holds the prompt's KV cache.
+    pub restore: Option<PathBuf>,
+    pub options: GenerateOptions,
+    pub sampler: Sampler,
+    pub seed: u32,
+    pub output: Output,
+    pub cancel: CancelFlag,
+}
+
+/// Where a job's result goes.
+pub(super) enum Output {
+    /// Events of a generation.
+    Events(EventSender),
+    /// The prompt's state goes into a file; nothing is generated.
+    File { path: PathBuf, reply: Sender<Result<PrefillReport, EngineError>> },
+}
+
+impl Job {
+    pub fn new(
+        tokens: Vec<Token>,
+        restore: Option<PathBuf>,
+        options: GenerateOptions,
+        sampler: Sampler,
+        seed: u32,
+        output: Output,
+    ) -> Self {
+        Self { tokens, restore, options, sampler, seed, output, cancel: CancelFlag::new() }
+    }
+
+    pub fn fail(self, error: EngineError) {
+        match self.output {
+            Output::Events(events) => {
+                let _ = events.unbounded_send(Err(error));
+            }
+            Output::File { reply, .. } => {
+                let _ = reply.send(Err(error));
+            }
+        }
+    }
+}
+
+/// A job in the works.
+pub(super) struct Slot {
+    pub job: Job,
+    pub seq: SeqId,
+    /// Tokens of this sequence that are in the KV cache: the position of the next one.
+    pub n_past: usize,
+    /// The generated token that is to be evaluated next; `None` while the prompt is.
+    pub next: Option<Token>,
+    text: TextAssembler,
+    bytes: Vec<u8>,
+    n_cached: usize,
+    restore_time: Option<Duration>,
+    started: Instant,
+    prompt: Option<PromptReport>,
+    prompt_done: Instant,
+    n_generated: usize,
+}
+
+/// Whether a slot goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    Continue,
+    Finished,
+}
+
+impl Slot {
+    /// A slot whose sequence holds the first `n_cached` tokens of the job already.
+    pub fn new(job: Job, seq: SeqId, n_cached: usize, restore_time: Option<Duration>) -> Self {
+        let now = Instant::now();
+        let text = TextAssembler::new(&job.options.stop);
+        Self {
+            job,
+            seq,
+            n_past: n_cached,
+            next: None,
+            text,
+            bytes: Vec::new(),
+            n_cached,
+            restore_time,
+            started: now,
+            prompt: None,
+            prompt_done: now,
+            n_generated: 0,
+        }
+    }
+
+    /// Tokens that are still to be evaluated: the rest of the prompt, or the one that was chosen last.
+    pub fn todo(&self) -> &[Token] {
+        match &self.next {
+            Some(token) => std::slice::from_ref(token),
+            None => &self.job.tokens[self.n_past.min(self.job.tokens.len())..],
+        }
+    }
+
+    pub fn cancelled(&self) -> bool {
+        self.job.cancel.is_raised()
+    }
+
+    /// The prompt is in the cache: says so, and lets the penalties see it.
+    pub fn prompt_finished(&mut self, argmax: Token) -> Result<PromptReport, EngineError> {
+        self.prompt_done = Instant::now();
+        let report = PromptReport {
+            n_prompt: self.job.tokens.len(),
+            n_cached: self.n_cached,
+            restore: self.restore_time,
+            evaluate: self.prompt_done - self.started,
+            argmax,
+        };
+        self.prompt = Some(report);
+        let window = self.job.options.sampling.repeat_last_n as usize;
+        let recent = self.job.tokens.len().saturating_sub(window);
+        self.job.sampler.accept_prompt(&self.job.tokens[recent..]).map_err(decode_error)?;
+        self.send(Event::Prompt(report));
+        Ok(report)
+    }
+
+    /// Chooses a token from the logits and tells what it adds. `n_ctx` is the room of one sequence.
+    pub fn choose(&mut self, logits: &[f32], vocab: Vocab<'_>, n_ctx: usize) -> Result<Progress, EngineError> {
+        if self.job.options.max_tokens == Some(0) {
+            return Ok(self.finish(FinishReason::MaxTokens));
+        }
+        let token = self.job.sampler.sample(logits).map_err(decode_error)?;
+        self.job.sampler.accept(token).map_err(decode_error)?;
+        self.n_generated += 1;
+        if vocab.is_end(token) && !self.job.options.ignore_eos {
+            return Ok(self.finish(FinishReason::EndOfText));
+        }
+        self.bytes.clear();
+        vocab.append_bytes(token, self.job.options.preserved_tokens.contains(&token), &mut self.bytes);
+        match self.text.push(token, &self.bytes) {
+            Pushed::Piece(piece) => {
+                if !piece.text.is_empty() || !piece.tokens.is_empty() {
+                    self.send(Event::Piece(piece));
+                }
+            }
+            Pushed::Stop(piece, stop) => {
+                self.send(Event::Piece(piece));
+                return Ok(self.report(FinishReason::StopString(stop)));
+            }
+        }
+        if self.job.options.max_tokens.is_some_and(|max| self.n_generated >= max as usize) {
+            return Ok(self.finish(FinishReason::MaxTokens));
+        }
+        if self.n_past >= n_ctx {
+            return Ok(self.finish(FinishReason::ContextFull));
+        }
+        self.next = Some(token);
+        Ok(Progress::Continue)
+    }
+
+    /// Releases text that was held back, then reports.
+    fn finish(&mut self, reason: FinishReason) -> Progress {
+        let rest = self.text.finish();
+        if !rest.text.is_empty() || !rest.tokens.is_empty() {
+            self.send(Event::Piece(rest));
+        }
+        self.report(reason)
+    }
+
+    fn report(&mut self, finish: FinishReason) -> Progress {
+        if let Some(prompt) = self.prompt {
+            let generate = if self.n_generated == 0 { Duration::ZERO } else { self.prompt_done.elapsed() };
+            self.send(Event::Done(Report {
+                finish,
+                prompt,
+                n_generated: self.n_generated,
+                generate,
+                external_prefill: None,
+                seed: self.job.seed,
+            }));
+        }
+        Progress::Finished
+    }
+
+    /// A closed channel means that the reader is gone: the slot ends before its next step.
+    fn send(&mut self, event: Event) {
+        if let Output::Events(events) = &self.job.output
+            && events.unbounded_send(Ok(event)).is_err()
+        {
+            self.job.cancel.raise();
+        }
+    }
+}
+
+pub(super) fn decode_error(error: crate::llama::Error) -> EngineError {
+    EngineError::Decode(error.to_string())
+}

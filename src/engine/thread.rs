@@ -1,0 +1,234 @@
+//! The decode thread: receive, admit, step, emit. It is the only owner of the context, and never waits for a reader.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+use crate::llama::{Batch, CancelFlag, Context, SeqId};
+
+use super::restore::{self, RestoreRules};
+use super::slot::{Job, Output, Progress, Slot, decode_error};
+use super::{EngineError, PrefillReport};
+
+/// What a handle may ask for.
+pub(super) enum Command {
+    Job(Box<Job>),
+    Shutdown,
+}
+
+/// What the loop must keep to.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    /// Tokens that one sequence may hold.
+    pub n_ctx: usize,
+    /// Sequences.
+    pub n_seq: usize,
+    /// Tokens in one batch.
+    pub n_batch: usize,
+    /// Sequences in one batch; 1 on HRX.
+    pub max_seq_per_batch: usize,
+    /// How a state file is checked.
+    pub restore: RestoreRules,
+}
+
+pub(super) struct DecodeLoop {
+    context: Context,
+    commands: Receiver<Command>,
+    limits: Limits,
+    queue: VecDeque<Box<Job>>,
+    /// Indexed by sequence.
+    slots: Vec<Option<Slot>>,
+    batch: Batch,
+    /// The slot that goes first into the next batch, so that a limit on sequences per batch starves nobody.
+    first: usize,
+}
+
+/// A slot's share of a batch.
+struct Share {
+    seq: usize,
+    n_tokens: usize,
+    /// Where in the batch its logits are; `None` while its prompt is not finished.
+    output: Option<usize>,
+}
+
+impl DecodeLoop {
+    pub fn new(context: Context, commands: Receiver<Command>, limits: Limits) -> Self {
+        let slots = (0..limits.n_seq).map(|_| None).collect();
+        Self { context, commands, limits, queue: VecDeque::new(), slots, batch: Batch::new(), first: 0 }
+    }
+
+    /// Runs until the last handle is gone or one asks for a shutdown. What is unfinished then fails with `Stopped`.
+    pub fn run(mut self) {
+        while self.receive() {
+            self.admit();
+            self.step();
+        }
+        let running = self.slots.drain(..).flatten().map(|slot| slot.job);
+        running.chain(self.queue.drain(..).map(|job| *job)).for_each(|job| job.fail(EngineError::Stopped));
+    }
+
+    /// Takes all commands that have arrived; waits for one when there is nothing else to do. False means stop.
+    fn receive(&mut self) -> bool {
+        if self.queue.is_empty() && self.slots.iter().all(Option::is_none) {
+            match self.commands.recv() {
+                Ok(Command::Job(job)) => self.queue.push_back(job),
+                Ok(Command::Shutdown) | Err(_) => return false,
+            }
+        }
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Job(job)) => self.queue.push_back(job),
+                Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    /// Ends what nobody waits for, then gives waiting jobs, first come first served, to free sequences.
+    fn admit(&mut self) {
+        for seq in 0..self.slots.len() {
+            if self.slots[seq].as_ref().is_some_and(Slot::cancelled) {
+                self.free(seq);
+            }
+        }
+        self.queue.retain(|job| !job.cancel.is_raised());
+        while let Some(seq) = self.slots.iter().position(Option::is_none) {
+            let Some(job) = self.queue.pop_front() else { break };
+            self.begin(seq, *job);
+        }
+    }
+
+    fn begin(&mut self, seq: usize, job: Job) {
+        let seq_id = seq_id(seq);
+        self.context.clear_seq(seq_id);
+        let Some(path) = &job.restore else {
+            self.slots[seq] = Some(Slot::new(job, seq_id, 0, None));
+            return;
+        };
+        let started = Instant::now();
+        match restore::restore(&mut self.context, seq_id, path, &job.tokens, &self.limits.restore) {
+            Ok(n_restored) => self.slots[seq] = Some(Slot::new(job, seq_id, n_restored, Some(started.elapsed()))),
+            Err(reason) => {
+                self.context.clear_seq(seq_id);
+                job.fail(EngineError::Restore(reason.to_string()));
+            }
+        }
+    }
+
+    /// One batch over all slots.
+    fn step(&mut self) {
+        let shares = self.fill_batch();
+        if shares.is_empty() {
+            return;
+        }
+        let waiting =
+            shares.iter().filter_map(|share| self.slots[share.seq].as_ref()).map(|slot| slot.job.cancel.clone());
+        let waiting: Vec<CancelFlag> = waiting.collect();
+        if let Err(error) = self.context.decode(&mut self.batch, waiting) {
+            // Part of the batch may be in the memory; nothing of these sequences is to be trusted.
+            shares.iter().for_each(|share| self.fail(share.seq, decode_error(error.clone())));
+            return;
+        }
+        for share in shares {
+            self.advance(&share);
+        }
+    }
+
+    /// Every decoding slot gives one token, then prompts fill the rest of the batch.
+    fn fill_batch(&mut self) -> Vec<Share> {
+        self.batch.clear();
+        let mut shares: Vec<Share> = Vec::new();
+        let order = (0..self.slots.len()).map(|offset| (self.first + offset) % self.slots.len());
+        let (decoding, prompts): (Vec<usize>, Vec<usize>) = order
+            .filter(|&seq| self.slots[seq].is_some())
+            .partition(|&seq| self.slots[seq].as_ref().is_some_and(|s| s.next.is_some()));
+        for seq in decoding.into_iter().chain(prompts) {
+            let room = self.limits.n_batch - self.batch.len();
+            if room == 0 || shares.len() >= self.limits.max_seq_per_batch {
+                break;
+            }
+            let Some(slot) = &self.slots[seq] else { continue };
+            let todo = slot.todo();
+            let n_tokens = todo.len().min(room);
+            let mut output = None;
+            for (offset, &token) in todo[..n_tokens].iter().enumerate() {
+                let is_last = offset + 1 == todo.len();
+                let position = i32::try_from(slot.n_past + offset).unwrap_or(i32::MAX);
+                let index = self.batch.push(token, position, slot.seq, is_last);
+                output = is_last.then_some(index).or(output);
+            }
+            shares.push(Share { seq, n_tokens, output });
+        }
+        self.first = shares.last().map_or(0, |share| (share.seq + 1) % self.slots.len());
+        shares
+    }
+
+    /// Takes a slot's logits, if its part of the batch has any, and chooses its next token.
+    fn advance(&mut self, share: &Share) {
+        let Some(slot) = self.slots[share.seq].as_mut() else { return };
+        slot.n_past += share.n_tokens;
+        let Some(index) = share.output else { return };
+        let is_prompt = slot.next.is_none();
+        let vocab = self.context.model().vocab();
+        let outcome = self.context.logits(index).map_err(decode_error).and_then(|logits| {
+            if is_prompt {
+                let argmax = crate::llama::argmax(logits).ok_or_else(|| decode_error(no_numbers()))?;
+                let prompt = slot.prompt_finished(argmax)?;
+                if let Output::File { .. } = slot.job.output {
+                    return Ok(AfterLogits::Save(prompt));
+                }
+            }
+            slot.choose(logits, vocab, self.limits.n_ctx).map(AfterLogits::Go)
+        });
+        match outcome {
+            Ok(AfterLogits::Go(Progress::Continue)) => {}
+            Ok(AfterLogits::Go(Progress::Finished)) => self.free(share.seq),
+            Ok(AfterLogits::Save(prompt)) => self.save(share.seq, prompt),
+            Err(error) => self.fail(share.seq, error),
+        }
+    }
+
+    /// Writes a prefilled sequence to its file and ends the job.
+    fn save(&mut self, seq: usize, prompt: super::PromptReport) {
+        let Some(slot) = self.slots[seq].take() else { return };
+        let Output::File { path, reply } = &slot.job.output else { return };
+        let started = Instant::now();
+        let saved = self.context.save_state(slot.seq, &slot.job.tokens, path);
+        let report = saved
+            .map(|n_bytes| PrefillReport {
+                n_tokens: slot.job.tokens.len(),
+                argmax: prompt.argmax,
+                evaluate: prompt.evaluate,
+                save: started.elapsed(),
+                n_bytes,
+            })
+            .map_err(|err| EngineError::Save { path: path.display().to_string(), reason: err.to_string() });
+        let _ = reply.send(report);
+        self.context.clear_seq(slot.seq);
+    }
+
+    fn free(&mut self, seq: usize) {
+        self.slots[seq] = None;
+        self.context.clear_seq(seq_id(seq));
+    }
+
+    fn fail(&mut self, seq: usize, error: EngineError) {
+        if let Some(slot) = self.slots[seq].take() {
+            slot.job.fail(error);
+        }
+        self.context.clear_seq(seq_id(seq));
+    }
+}
+
+enum AfterLogits {
+    Go(Progress),
+    Save(super::PromptReport),
+}
+
+fn seq_id(index: usize) -> SeqId {
+    SeqId(i32::try_from(index).unwrap_or(i32::MAX))
+}
+
+fn no_numbers() -> crate::llama::Error {
+    crate::llama::Error::Failed("the model's logits are not numbers".to_owned())
+}

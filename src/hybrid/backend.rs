@@ -1,0 +1,51 @@
+//! What a handoff needs of the engine, as a trait, so that the flow is tested without a model.
+
+use std::path::Path;
+use std::pin::Pin;
+
+use futures_core::Stream;
+
+use crate::engine::{Engine, EngineError, Event, GenerateOptions};
+use crate::llama::Token;
+
+/// A generation's events; dropping it stops the generation.
+pub(super) type Events = Pin<Box<dyn Stream<Item = Result<Event, EngineError>> + Send>>;
+
+/// See the functions of [`Engine`] by the same names.
+pub(super) trait Backend: Send + Sync {
+    /// Whether the last position can be removed from the memory; if not, a state holds all tokens but the last.
+    fn can_step_back(&self) -> bool;
+    /// The errors of a request that can be told without evaluating anything.
+    fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError>;
+    fn generate(&self, prompt: &[Token], options: &GenerateOptions) -> Result<Events, EngineError>;
+    /// The first event is `Event::Prompt`, or the error for which the file was refused.
+    fn restore_and_generate(
+        &self,
+        state_file: &Path,
+        prompt: &[Token],
+        options: &GenerateOptions,
+    ) -> Result<Events, EngineError>;
+}
+
+impl Backend for Engine {
+    fn can_step_back(&self) -> bool {
+        self.info().can_step_back
+    }
+
+    fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError> {
+        Engine::check(self, prompt, options)
+    }
+
+    fn generate(&self, prompt: &[Token], options: &GenerateOptions) -> Result<Events, EngineError> {
+        Ok(Box::pin(Engine::generate(self, prompt, options)?))
+    }
+
+    fn restore_and_generate(
+        &self,
+        state_file: &Path,
+        prompt: &[Token],
+        options: &GenerateOptions,
+    ) -> Result<Events, EngineError> {
+        Ok(Box::pin(Engine::restore_and_generate(self, state_file, prompt, options)?))
+    }
+}

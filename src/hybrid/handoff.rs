@@ -1,0 +1,118 @@
+//! The stream that a caller of [`Hybrid::generate`](super::Hybrid::generate) reads.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
+
+use super::backend::Events;
+use super::report::{HandoffTimes, LineSink, handoff_line};
+use crate::engine::{EngineError, Event, PromptReport, Report};
+
+/// The right to use the one slot; the last clone to go lets the next request in.
+pub(super) type Turn = Arc<OwnedSemaphorePermit>;
+
+/// A generation whose prompt was handed over, or, after a failure, evaluated by the engine: the events are the same.
+///
+/// A `Stream` of `Result<Event, EngineError>`, as [`Generation`](crate::engine::Generation) is. It holds the one slot
+/// until it ends. Dropping it ends the generation before its next token.
+pub struct Handoff {
+    // Fields drop in this order: the generation has stopped when the next request gets its turn.
+    events: Events,
+    turn: Option<Turn>,
+    restored: Option<Restored>,
+    /// The last event, kept back until the state file has been removed.
+    done: Option<Report>,
+}
+
+/// What is known of a prompt that came from the provider.
+pub(super) struct Restored {
+    /// When the request got its turn.
+    pub since: Instant,
+    /// The provider's run.
+    pub prefill: Duration,
+    /// The engine's first event; `None` once it was passed on.
+    pub prompt: Option<PromptReport>,
+    /// The removal of the run's files, until it is over.
+    pub removal: Option<JoinHandle<()>>,
+    /// Where the line goes; `None` once it was said.
+    pub line: Option<(PromptReport, LineSink)>,
+}
+
+impl Handoff {
+    pub(super) fn local(events: Events, turn: Turn) -> Self {
+        Self { events, turn: Some(turn), restored: None, done: None }
+    }
+
+    /// `events` without the first one, which is in `restored`.
+    pub(super) fn restored(events: Events, turn: Turn, restored: Restored) -> Self {
+        Self { events, turn: Some(turn), restored: Some(restored), done: None }
+    }
+
+    /// Once the state file is gone, so that a caller that has seen `Done` finds none.
+    fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<Report>> {
+        if let Some(removal) = self.restored.as_mut().and_then(|restored| restored.removal.as_mut()) {
+            // An error is a panic or the runtime's end; `Done` is no worse for it.
+            let _ = ready!(Pin::new(removal).poll(cx));
+        }
+        let mut report = self.done.take();
+        if let (Some(report), Some(restored)) = (&mut report, &mut self.restored) {
+            restored.removal = None;
+            report.external_prefill = Some(restored.prefill);
+        }
+        self.turn = None;
+        Poll::Ready(report)
+    }
+}
+
+impl Stream for Handoff {
+    type Item = Result<Event, EngineError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if let Some(prompt) = this.restored.as_mut().and_then(|restored| restored.prompt.take()) {
+            return Poll::Ready(Some(Ok(Event::Prompt(prompt))));
+        }
+        if this.done.is_none() {
+            let event = ready!(this.events.as_mut().poll_next(cx));
+            if let (Some(Ok(event)), Some(restored)) = (&event, &mut this.restored) {
+                restored.note(event);
+            }
+            match event {
+                Some(Ok(Event::Done(report))) => this.done = Some(report),
+                Some(Ok(event)) => return Poll::Ready(Some(Ok(event))),
+                last => {
+                    this.turn = None;
+                    return Poll::Ready(last);
+                }
+            }
+        }
+        this.poll_done(cx).map(|report| report.map(|report| Ok(Event::Done(report))))
+    }
+}
+
+impl Restored {
+    /// Says the line at the first text, or at the end of an answer without any.
+    fn note(&mut self, event: &Event) {
+        let is_first_byte = match event {
+            Event::Prompt(_) => false,
+            Event::Piece(piece) => !piece.text.is_empty(),
+            Event::Done(_) => true,
+        };
+        if !is_first_byte {
+            return;
+        }
+        if let Some((prompt, sink)) = self.line.take() {
+            sink.say(&handoff_line(&HandoffTimes {
+                n_prompt: prompt.n_prompt,
+                prefill: self.prefill,
+                restore: prompt.restore.unwrap_or_default(),
+                first_byte: self.since.elapsed(),
+            }));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! External prefill: another program computes the prompt's KV cache, the engine restores it and decodes.
+//!
+//! [`Hybrid::generate`] does what [`Engine::generate`] does, and asks the *prefill provider* first. Whatever goes wrong
+//! there costs one line on stderr, and the engine evaluates the prompt itself. The provider's contract is in
+//! `docs/hybrid.md`.
+//!
+//! The files in the order to read them: this one; `runner` (command line, deadline) over `process` and `output` (the
+//! process and its pipes); [`supervisor`]; `slot_dir` (where the files pass); `report` (the provider's answer and our
+//! lines); `handoff` (the stream); `error`; `backend` (the engine as a trait).
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod error;
+mod handoff;
+mod output;
+mod process;
+mod report;
+mod runner;
+mod slot_dir;
+pub mod supervisor;
+
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub use error::HybridError;
+pub use handoff::Handoff;
+pub use report::LineSink;
+pub use runner::BACKEND_URL_VARIABLE;
+
+use crate::engine::{Engine, EngineError, Event, GenerateOptions};
+use crate::llama::Token;
+use backend::{Backend, Events};
+use error::os_reason;
+use handoff::{Restored, Turn};
+use report::{Reply, fallback_line};
+use runner::{Finished, Runner};
+use slot_dir::{RunDir, SlotDir};
+
+/// How long [`Hybrid::close`] waits for a provider to be gone; longer than killing one may take.
+const CLOSE_LIMIT: Duration = Duration::from_secs(7);
+
+/// How to hand prompts over.
+#[derive(Clone, Debug)]
+pub struct HybridConfig {
+    /// The provider's program: a path, or a bare name to be found in `PATH`. `None` falls back for every request.
+    pub provider: Option<PathBuf>,
+    /// Passed on as `--elfs`.
+    pub elfs: Option<PathBuf>,
+    /// Passed on as `--model`.
+    pub model: PathBuf,
+    /// How long one run of the provider may take.
+    pub timeout: Duration,
+    /// Where the slot directory is made; `None` chooses `/dev/shm` when two full states fit there, else the temporary
+    /// directory.
+    pub slot_dir: Option<PathBuf>,
+    /// A binary whose `main` calls [`supervisor::run_if_asked`] first (`/proc/self/exe` names the running one, even after
+    /// it was replaced on disk). With `None` the provider is our own child, and weaker bound: it outlives a server that
+    /// gets SIGKILL, and its children can escape from its process group.
+    pub supervisor: Option<PathBuf>,
+    /// Where the lines for the operator go, the provider's stderr among them.
+    pub report: LineSink,
+}
+
+/// Hands prompts over to a prefill provider, one at a time. A cheap handle; clones share the one slot.
+#[derive(Clone)]
+pub struct Hybrid(Arc<Inner>);
+
+struct Inner {
+    backend: Box<dyn Backend>,
+    /// `None` without a provider.
+    provider: Option<(Runner, SlotDir)>,
+    sink: LineSink,
+    backend_url: RwLock<Option<String>>,
+    /// One permit: requests wait in the order they came.
+    slot: Arc<Semaphore>,
+    stop: CancellationToken,
+    /// Held while a provider runs. A run belongs to a request that holds the slot, so nobody but `close` ever waits.
+    running: tokio::sync::Mutex<()>,
+}
+
+/// A run that kept the contract, and its files.
+struct Prefilled {
+    run_dir: RunDir,
+    finished: Finished,
+}
+
+impl Hybrid {
+    /// Makes the slot directory, and removes those that dead processes left beside it. The provider itself is first
+    /// looked at when a request needs it, so one that is installed later is found.
+    ///
+    /// Errors: `SlotDir`.
+    pub fn new(engine: Engine, config: HybridConfig) -> Result<Hybrid, HybridError> {
+        let n_bytes = engine.info().state_bytes_full.saturating_mul(2);
+        Self::with_backend(Box::new(engine), config, n_bytes)
+    }
+
+    fn with_backend(backend: Box<dyn Backend>, config: HybridConfig, n_bytes: u64) -> Result<Hybrid, HybridError> {
+        let runner = Runner::new(&config)
+            .map_err(|error| HybridError::SlotDir { path: PathBuf::from("."), reason: os_reason(&error) })?;
+        let provider = match runner {
+            Some(runner) => Some((runner, SlotDir::new(config.slot_dir.as_deref(), n_bytes)?)),
+            None => None,
+        };
+        Ok(Hybrid(Arc::new(Inner {
+            backend,
+            provider,
+            sink: config.report,
+            backend_url: RwLock::new(None),
+            slot: Arc::new(Semaphore::new(1)),
+            stop: CancellationToken::new(),
+            running: tokio::sync::Mutex::new(()),
+        })))
+    }
+
+    /// Where this server listens, for the provider's environment ([`BACKEND_URL_VARIABLE`]). Known after the bind.
+    pub fn set_backend_url(&self, url: String) {
+        *self.0.backend_url.write() = Some(url);
+    }
+
+    /// Hands the prompt over and starts the generation; on a failure, says why and lets the engine do it all.
+    ///
+    /// Waits for its turn, which the returned stream holds until it ends. Dropping the future or the stream kills the
+    /// provider; the next request gets its turn when it is dead. Must be called within a tokio runtime.
+    ///
+    /// Errors: those of [`Engine::generate`] that can be known at once, before the provider is started, and
+    /// `EngineError::Stopped`.
+    pub async fn generate(&self, prompt: Vec<Token>, options: GenerateOptions) -> Result<Handoff, EngineError> {
+        let inner = &self.0;
+        inner.backend.check(&prompt, &options)?;
+        let permit = inner.slot.clone().acquire_owned().await;
+        let turn: Turn = Arc::new(permit.map_err(|_closed| EngineError::Stopped)?);
+        match self.hand_over(&prompt, &options, &turn).await {
+            Ok((events, restored)) => Ok(Handoff::restored(events, turn, restored)),
+            Err(HybridError::Stopped) => Err(EngineError::Stopped),
+            Err(reason) => {
+                inner.sink.say(&fallback_line(&reason));
+                Ok(Handoff::local(inner.backend.generate(&prompt, &options)?, turn))
+            }
+        }
+    }
+
+    /// Takes no more requests, kills a running provider and removes the slot directory. Generations that run go on.
+    pub async fn close(&self) {
+        self.0.slot.close();
+        self.0.stop.cancel();
+        let _ = tokio::time::timeout(CLOSE_LIMIT, self.0.running.lock()).await;
+        if let Some((_, slot_dir)) = &self.0.provider {
+            slot_dir.close();
+        }
+    }
+
+    async fn hand_over(
+        &self,
+        prompt: &[Token],
+        options: &GenerateOptions,
+        turn: &Turn,
+    ) -> Result<(Events, Restored), HybridError> {
+        let since = Instant::now();
+        let Prefilled { run_dir, finished } = self.prefill(prompt, turn).await?;
+        let (events, report) = self.restore(&run_dir, prompt, options).await?;
+        // Freeing the memory of a large file takes milliseconds that the first byte need not wait for.
+        let removal = Some(tokio::task::spawn_blocking(move || drop(run_dir)));
+        if self.0.backend.can_step_back() {
+            compare_argmax(&finished.reply, report.argmax);
+        }
+        let line = Some((report, self.0.sink.clone()));
+        Ok((events, Restored { since, prefill: finished.elapsed, prompt: Some(report), removal, line }))
+    }
+
+    /// Has the provider evaluate the prompt. The run is a task of its own: when this future is dropped, it still sees the
+    /// provider dead and its files removed before it lets go of the turn.
+    async fn prefill(&self, prompt: &[Token], turn: &Turn) -> Result<Prefilled, HybridError> {
+        if self.0.provider.is_none() {
+            return Err(HybridError::NoProvider);
+        }
+        let ids = if self.0.backend.can_step_back() { prompt } else { &prompt[..prompt.len().saturating_sub(1)] };
+        if ids.is_empty() {
+            return Err(HybridError::NothingToHandOver);
+        }
+        let (this, ids, turn) = (self.clone(), ids.to_vec(), turn.clone());
+        let cancel = self.0.stop.child_token();
+        let _cancel_on_drop = cancel.clone().drop_guard();
+        joined(tokio::spawn(async move {
+            let prefilled = this.run_provider(ids, &cancel).await;
+            drop(turn);
+            prefilled
+        }))
+        .await?
+    }
+
+    async fn run_provider(&self, ids: Vec<Token>, cancel: &CancellationToken) -> Result<Prefilled, HybridError> {
+        let _running = self.0.running.lock().await;
+        let (runner, _) = self.0.provider.as_ref().ok_or(HybridError::NoProvider)?;
+        let n_asked = ids.len();
+        let this = self.clone();
+        let new_run = move || this.0.provider.as_ref().map(|(_, slot_dir)| slot_dir.new_run(&ids));
+        let run_dir = joined(tokio::task::spawn_blocking(new_run)).await?.ok_or(HybridError::NoProvider)??;
+        if cancel.is_cancelled() {
+            return Err(HybridError::Stopped);
+        }
+        let backend_url = self.0.backend_url.read().clone();
+        let finished = runner.run(&run_dir, n_asked, backend_url, cancel).await?;
+        run_dir.check_state_file()?;
+        Ok(Prefilled { run_dir, finished })
+    }
+
+    /// Lets the engine restore the state. Any error of it is a reason to fall back: the request itself was found good.
+    async fn restore(
+        &self,
+        run_dir: &RunDir,
+        prompt: &[Token],
+        options: &GenerateOptions,
+    ) -> Result<(Events, crate::engine::PromptReport), HybridError> {
+        let refused = |error| match error {
+            EngineError::Stopped => HybridError::Stopped,
+            error => HybridError::Refused(error.to_string()),
+        };
+        let started = self.0.backend.restore_and_generate(&run_dir.state_path(), prompt, options);
+        let mut events = started.map_err(refused)?;
+        match poll_fn(|cx| events.as_mut().poll_next(cx)).await {
+            Some(Ok(Event::Prompt(report))) => Ok((events, report)),
+            Some(Ok(_)) => Err(HybridError::Refused("the engine does not say what it restored".to_owned())),
+            Some(Err(error)) => Err(refused(error)),
+            None => Err(HybridError::Stopped),
+        }
+    }
+}
+
+/// The result of a task, which we never abort: an error is its panic, which goes on here, or the runtime's end.
+async fn joined<T>(task: JoinHandle<T>) -> Result<T, HybridError> {
+    task.await.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => HybridError::Stopped,
+    })
+}
+
+/// Different rounding makes the two disagree now and then; often, and the provider computes something else.
+fn compare_argmax(reply: &Reply, ours: Token) {
+    if reply.argmax != ours.0 {
+        tracing::warn!(
+            provider = reply.argmax,
+            engine = ours.0,
+            "the provider ranks another token first after the prompt"
+        );
+    }
+}
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

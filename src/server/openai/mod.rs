@@ -1,0 +1,27 @@
+//! OpenAI's endpoints, with llama-server's extra fields.
+
+mod chat;
+mod completions;
+mod later;
+mod messages;
+mod models;
+mod params;
+mod wire;
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+
+use super::state::AppState;
+
+pub fn routes() -> Router<AppState> {
+    Router::new()
+        .route("/v1/models", get(models::list))
+        .route("/models", get(models::list))
+        // A wildcard, since ids such as `org/model` have a slash.
+        .route("/v1/models/{*id}", get(models::retrieve))
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
+}

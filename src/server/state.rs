@@ -1,0 +1,224 @@
+//! What all handlers share: settings, the backend once it is there, and the state of a shutdown.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::error::ApiError;
+use crate::{
+    engine::{ChatPrompt, ChatRequest, Engine, EngineError, Event, GenerateOptions, ModelInfo},
+    hybrid::Hybrid,
+    llama::Token,
+};
+
+/// The events of one generation; dropping it ends the generation.
+pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event, EngineError>> + Send>>;
+
+/// Settings of the server, all plain data.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// The model's id in replies; `None` means the file's name without `.gguf`.
+    pub alias: Option<String>,
+    /// Most bytes of a request's body.
+    pub body_limit: usize,
+    /// What a request gets that does not say otherwise.
+    pub defaults: GenerateOptions,
+    /// `system_fingerprint` of replies; clients expect a leading `b` and llama.cpp's build number.
+    pub fingerprint: String,
+    /// How long running requests may go on after the signal to stop.
+    pub shutdown_grace: Duration,
+    /// A stream that has had nothing to say for this long sends an SSE comment.
+    pub keep_alive: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            alias: None,
+            body_limit: 100 << 20,
+            defaults: GenerateOptions::default(),
+            fingerprint: concat!("b0-onebit-", env!("CARGO_PKG_VERSION")).to_owned(),
+            shutdown_grace: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Who answers: the engine alone, or a prefill provider with the engine behind it.
+#[derive(Clone)]
+pub enum Backend {
+    /// The engine evaluates prompts itself.
+    Local(Engine),
+    /// Prompts come from a provider where that works.
+    Hybrid(Hybrid),
+    /// A script in place of a model.
+    #[cfg(test)]
+    Scripted(super::testing::Script),
+}
+
+impl Backend {
+    /// Facts about the model.
+    pub fn info(&self) -> &ModelInfo {
+        match self {
+            Self::Local(engine) => engine.info(),
+            Self::Hybrid(hybrid) => hybrid.engine().info(),
+            #[cfg(test)]
+            Self::Scripted(script) => script.info(),
+        }
+    }
+
+    /// See [`Engine::tokenize`]. Takes time in proportion to the text: not for an async thread.
+    pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, EngineError> {
+        match self {
+            Self::Local(engine) => engine.tokenize(text, add_special, parse_special),
+            Self::Hybrid(hybrid) => hybrid.engine().tokenize(text, add_special, parse_special),
+            #[cfg(test)]
+            Self::Scripted(script) => script.tokenize(text),
+        }
+    }
+
+    /// See [`Engine::apply_template`]. Runs a Jinja program: not for an async thread.
+    pub fn apply_template(&self, request: &ChatRequest) -> Result<ChatPrompt, EngineError> {
+        match self {
+            Self::Local(engine) => engine.apply_template(request),
+            Self::Hybrid(hybrid) => hybrid.engine().apply_template(request),
+            #[cfg(test)]
+            Self::Scripted(script) => script.apply_template(request),
+        }
+    }
+
+    /// Starts a generation. Dropping the future, or the stream that it gives, ends it.
+    pub async fn generate(&self, prompt: Vec<Token>, options: GenerateOptions) -> Result<EventStream, EngineError> {
+        match self {
+            Self::Local(engine) => {
+                let engine = engine.clone();
+                // A large grammar takes a while to parse. When this future is dropped meanwhile, the generation is
+                // dropped with the result of the task.
+                Ok(Box::pin(blocking(move || engine.generate(prompt, &options)).await?))
+            }
+            Self::Hybrid(hybrid) => Ok(Box::pin(hybrid.generate(prompt, options).await?)),
+            #[cfg(test)]
+            Self::Scripted(script) => script.generate(prompt, options),
+        }
+    }
+}
+
+/// Runs `work` on a thread where it may take its time; its panics go on here.
+pub(super) async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<EngineError> + Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(EngineError::Stopped.into()),
+        },
+    }
+}
+
+/// The handlers' shared state; clones are handles to one state.
+#[derive(Clone)]
+pub struct AppState(Arc<Inner>);
+
+struct Inner {
+    config: ServerConfig,
+    ready: OnceLock<Ready>,
+    refuse_new: CancellationToken,
+    cancel: CancellationToken,
+    n_busy: watch::Sender<usize>,
+}
+
+struct Ready {
+    backend: Backend,
+    model_id: Arc<str>,
+}
+
+impl AppState {
+    /// A server that has no model yet.
+    pub fn new(config: ServerConfig) -> Self {
+        Self(Arc::new(Inner {
+            config,
+            ready: OnceLock::new(),
+            refuse_new: CancellationToken::new(),
+            cancel: CancellationToken::new(),
+            n_busy: watch::Sender::new(0),
+        }))
+    }
+
+    /// Opens the routes. The first backend stays; later calls do nothing.
+    pub fn set_ready(&self, backend: Backend) {
+        let model_id = self.0.config.alias.clone().unwrap_or_else(|| file_stem(backend.info()));
+        let _ = self.0.ready.set(Ready { backend, model_id: model_id.into() });
+    }
+
+    pub(super) fn config(&self) -> &ServerConfig {
+        &self.0.config
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.0.ready.get().is_some()
+    }
+
+    pub(super) fn backend(&self) -> Result<&Backend, ApiError> {
+        self.0.ready.get().map(|ready| &ready.backend).ok_or_else(ApiError::loading)
+    }
+
+    /// The model's id in replies.
+    pub(super) fn model_id(&self) -> Result<&Arc<str>, ApiError> {
+        self.0.ready.get().map(|ready| &ready.model_id).ok_or_else(ApiError::loading)
+    }
+
+    pub(super) fn refuse_new_work(&self) {
+        self.0.refuse_new.cancel();
+    }
+
+    pub(super) fn is_refusing_new_work(&self) -> bool {
+        self.0.refuse_new.is_cancelled()
+    }
+
+    pub(super) async fn refusing_new_work(&self) {
+        self.0.refuse_new.cancelled().await;
+    }
+
+    pub(super) fn cancel_running(&self) {
+        self.0.cancel.cancel();
+    }
+
+    /// Ready when running work must end.
+    pub(super) async fn cancelled(&self) {
+        self.0.cancel.cancelled().await;
+    }
+
+    /// Counts as running work until dropped.
+    pub(super) fn busy(&self) -> Busy {
+        self.0.n_busy.send_modify(|n| *n += 1);
+        Busy(self.clone())
+    }
+
+    /// Waits until no work runs.
+    pub(super) async fn idle(&self) {
+        // The sender lives as long as `self`, so waiting cannot fail.
+        let _ = self.0.n_busy.subscribe().wait_for(|n| *n == 0).await;
+    }
+}
+
+/// A request that is being answered, or a stream that is being sent.
+pub(super) struct Busy(AppState);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.0.n_busy.send_modify(|n| *n -= 1);
+    }
+}
+
+fn file_stem(info: &ModelInfo) -> String {
+    info.path.file_stem().unwrap_or(info.path.as_os_str()).to_string_lossy().into_owned()
+}
