@@ -31,7 +31,8 @@ pub struct Tree {
 
 pub fn build(source: &Source, features: &Features, out_dir: &Path) -> Result<Tree> {
     let defines = defines(source, features);
-    let dir = shared_dir(source, &defines, out_dir)?;
+    let flags = compiler_flags();
+    let dir = shared_dir(source, &defines, &flags, out_dir)?;
     // Two cargo profiles (or cargo and an editor) may arrive here at once; one builds, the other finds it done.
     let lock =
         std::fs::File::create(dir.join("lock")).map_err(|err| format!("cannot write {}: {err}", dir.display()))?;
@@ -43,9 +44,25 @@ pub fn build(source: &Source, features: &Features, out_dir: &Path) -> Result<Tre
     for (name, value) in &defines {
         config.define(name, value);
     }
+    for flag in flags {
+        config.cflag(flag).cxxflag(flag);
+    }
     // llama-common links llama, which links ggml and every backend: one target builds all that we link.
     config.build_target("llama-common").build();
     Ok(Tree { dir: dir.join("build"), shared: features.hrx })
+}
+
+/// ggml's AMX kernels crash in builds for CPUs that have AMX: GCC drops the stores to the tile configuration, whose address
+/// alone it sees passed on, and threads other than the first lack the kernel's permission (llama.cpp issue 20824, open at
+/// our pin). `-march=native` would switch them on, so they are switched off by name.
+fn compiler_flags() -> Vec<&'static str> {
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
+        return Vec::new();
+    }
+    let mut compiler = cc::Build::new();
+    compiler.cpp(true).cargo_metadata(false);
+    let flags = ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"];
+    flags.into_iter().filter(|flag| compiler.is_flag_supported(flag).unwrap_or(false)).collect()
 }
 
 fn defines(source: &Source, features: &Features) -> Vec<(String, String)> {
@@ -113,10 +130,11 @@ fn define(name: &str, value: &str) -> (String, String) {
 
 /// `<target>/llama.cpp/<key>`: outside cargo's per-profile folders, so that dev, release and clippy share one compile.
 /// The key covers all that changes the result; the source's own edits are cmake's business.
-fn shared_dir(source: &Source, defines: &[(String, String)], out_dir: &Path) -> Result<PathBuf> {
+fn shared_dir(source: &Source, defines: &[(String, String)], flags: &[&str], out_dir: &Path) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     source.dir.hash(&mut hasher);
     defines.hash(&mut hasher);
+    flags.hash(&mut hasher);
     for name in ["TARGET", "HOST"] {
         env(name)?.hash(&mut hasher);
     }

@@ -24,6 +24,11 @@ pub fn list_devices() -> Vec<DeviceSummary> {
     llama::Device::all().iter().map(summary).collect()
 }
 
+/// Name of the device that `wanted` stands for on this machine, such as `CPU` or `HRX0`.
+pub fn resolve_device(wanted: &Device) -> Result<String, String> {
+    select(wanted, 1).map(|selection| selection.name)
+}
+
 fn summary(device: &llama::Device) -> DeviceSummary {
     DeviceSummary {
         name: device.name.clone(),

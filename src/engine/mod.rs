@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use crate::llama::{ChatTemplates, Model, Sampler, SamplerSpec, Token};
 
 pub use config::{CacheType, DEFAULT_N_CTX, Device, EngineConfig, FlashAttention};
-pub use device::{DeviceSummary, list_devices};
+pub use device::{DeviceSummary, list_devices, resolve_device};
 pub use error::{EngineError, LoadError};
 pub use generation::Generation;
 pub use template::{ChatPrompt, ChatRequest};

@@ -157,7 +157,7 @@ impl Slot {
         if self.job.options.max_tokens.is_some_and(|max| self.n_generated >= max as usize) {
             return Ok(self.finish(FinishReason::MaxTokens));
         }
-        if self.n_past >= n_ctx {
+        if self.job.tokens.len() + self.n_generated >= n_ctx {
             return Ok(self.finish(FinishReason::ContextFull));
         }
         self.next = Some(token);

@@ -47,7 +47,7 @@ impl Output {
     }
 
     /// Takes what is in the pipes now that the writers have gone, without waiting for those that have not.
-    /// Returns the last [`STDOUT_KEPT`] bytes of stdout and the last lines of stderr.
+    /// Returns at least the last [`STDOUT_KEPT`] bytes of stdout and the last lines of stderr.
     pub(super) fn finish(self) -> (Vec<u8>, Vec<String>) {
         let Self { stdout, stderr, mut tail, mut lines } = self;
         stdout.rest(|bytes| tail.push(bytes));

@@ -31,25 +31,29 @@ pub(super) struct SlotDir {
 
 impl SlotDir {
     /// Makes one in `base`, or, without, where there is memory for it: in `/dev/shm` when `n_bytes` fit there, else in
-    /// the temporary directory. Removes what dead processes left there.
+    /// the temporary directory. Removes what dead processes left in either first, which may be what takes the room.
+    ///
+    /// Errors: `SlotDir`.
     pub(super) fn new(base: Option<&Path>, n_bytes: u64) -> Result<Self, HybridError> {
-        let (base, made) = match base {
-            Some(base) => (base.to_owned(), Self::make(base)),
-            None => {
-                let shared_memory = Path::new("/dev/shm");
-                let in_memory = has_room(shared_memory, n_bytes).then(|| Self::make(shared_memory).ok()).flatten();
-                match in_memory {
-                    Some(made) => (shared_memory.to_owned(), Ok(made)),
-                    None => (std::env::temp_dir(), Self::make(&std::env::temp_dir())),
-                }
-            }
+        let make = |base: &Path| {
+            let error = |error: io::Error| HybridError::SlotDir { path: base.to_owned(), reason: os_reason(&error) };
+            Self::make(base).map_err(error)
         };
-        made.map_err(|error| HybridError::SlotDir { path: base, reason: os_reason(&error) })
+        if let Some(base) = base {
+            sweep(base);
+            return make(base);
+        }
+        let (shared_memory, temporary) = (Path::new("/dev/shm"), std::env::temp_dir());
+        sweep(shared_memory);
+        sweep(&temporary);
+        match has_room(shared_memory, n_bytes).then(|| make(shared_memory)) {
+            Some(Ok(made)) => Ok(made),
+            _ => make(&temporary),
+        }
     }
 
     fn make(base: &Path) -> io::Result<Self> {
         let base = fs::canonicalize(base)?;
-        sweep(&base);
         let name = random_name()?;
         let unborn = base.join(format!("{UNBORN_PREFIX}{name}"));
         let path = base.join(format!("{PREFIX}{name}"));
@@ -69,6 +73,7 @@ impl SlotDir {
     }
 
     /// Where it is; absolute.
+    #[cfg(test)]
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -119,6 +124,7 @@ impl RunDir {
     }
 
     /// The provider's working directory.
+    #[cfg(test)]
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

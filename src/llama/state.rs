@@ -1,6 +1,11 @@
 //! One sequence's state, to and from a file.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::path::Path;
+
+use rustix::fs::MemfdFlags;
 
 use super::error::check;
 use super::strings::c_path;
@@ -54,28 +59,17 @@ impl Context {
         // SAFETY: the context is alive.
         unsafe { llama_sys::llama_state_seq_get_size(self.as_ptr(), seq.0) as u64 }
     }
-}
 
-impl Context {
-    /// A state file's bytes, in memory: what [`save_state`](Self::save_state) would write. For short sequences.
+    /// The bytes of the file that [`save_state`](Self::save_state) would write, for short sequences. Goes through a memory
+    /// file: what `llama_state_seq_get_data` gives begins differently.
     pub fn state_sample(&mut self, seq: SeqId, tokens: &[Token]) -> Result<Vec<u8>, Error> {
-        let mut file = Vec::new();
-        for word in [llama_sys::LLAMA_STATE_SEQ_MAGIC, llama_sys::LLAMA_STATE_SEQ_VERSION] {
-            file.extend_from_slice(&word.to_le_bytes());
-        }
-        let n_tokens = u32::try_from(tokens.len()).map_err(|_| Error::Invalid("too many tokens".to_owned()))?;
-        file.extend_from_slice(&n_tokens.to_le_bytes());
-        tokens.iter().for_each(|token| file.extend_from_slice(&token.0.to_le_bytes()));
-        let start = file.len();
-        // SAFETY: the context is alive; the buffer has the size that llama.cpp asked for.
-        let written = unsafe {
-            let size = llama_sys::llama_state_seq_get_size(self.as_ptr(), seq.0);
-            file.resize(start + size, 0);
-            llama_sys::llama_state_seq_get_data(self.as_ptr(), file[start..].as_mut_ptr(), size, seq.0)
-        };
-        if start + written != file.len() {
-            return Err(Error::Failed("llama.cpp could not save the sequence state".to_owned()));
-        }
-        Ok(file)
+        let failed = |err: std::io::Error| Error::Failed(format!("memory file: {err}"));
+        let memory =
+            rustix::fs::memfd_create("onebit-sample", MemfdFlags::CLOEXEC).map_err(|err| failed(err.into()))?;
+        let mut file = File::from(memory);
+        self.save_state(seq, tokens, Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(failed)?;
+        Ok(bytes)
     }
 }

@@ -55,8 +55,8 @@ impl Default for ServerConfig {
 pub enum Backend {
     /// The engine evaluates prompts itself.
     Local(Engine),
-    /// Prompts come from a provider where that works.
-    Hybrid(Hybrid),
+    /// Prompts come from a provider where that works; the engine does the rest.
+    Hybrid(Hybrid, Engine),
     /// A script in place of a model.
     #[cfg(test)]
     Scripted(super::testing::Script),
@@ -66,8 +66,7 @@ impl Backend {
     /// Facts about the model.
     pub fn info(&self) -> &ModelInfo {
         match self {
-            Self::Local(engine) => engine.info(),
-            Self::Hybrid(hybrid) => hybrid.engine().info(),
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.info(),
             #[cfg(test)]
             Self::Scripted(script) => script.info(),
         }
@@ -76,8 +75,7 @@ impl Backend {
     /// See [`Engine::tokenize`]. Takes time in proportion to the text: not for an async thread.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, EngineError> {
         match self {
-            Self::Local(engine) => engine.tokenize(text, add_special, parse_special),
-            Self::Hybrid(hybrid) => hybrid.engine().tokenize(text, add_special, parse_special),
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.tokenize(text, add_special, parse_special),
             #[cfg(test)]
             Self::Scripted(script) => script.tokenize(text),
         }
@@ -86,8 +84,7 @@ impl Backend {
     /// See [`Engine::apply_template`]. Runs a Jinja program: not for an async thread.
     pub fn apply_template(&self, request: &ChatRequest) -> Result<ChatPrompt, EngineError> {
         match self {
-            Self::Local(engine) => engine.apply_template(request),
-            Self::Hybrid(hybrid) => hybrid.engine().apply_template(request),
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.apply_template(request),
             #[cfg(test)]
             Self::Scripted(script) => script.apply_template(request),
         }
@@ -102,7 +99,7 @@ impl Backend {
                 // dropped with the result of the task.
                 Ok(Box::pin(blocking(move || engine.generate(prompt, &options)).await?))
             }
-            Self::Hybrid(hybrid) => Ok(Box::pin(hybrid.generate(prompt, options).await?)),
+            Self::Hybrid(hybrid, _) => Ok(Box::pin(hybrid.generate(prompt, options).await?)),
             #[cfg(test)]
             Self::Scripted(script) => script.generate(prompt, options),
         }

@@ -1,0 +1,309 @@
+//! The command line as typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::engine::{CacheType, FlashAttention};
+
+/// One process that serves a GGUF model with llama.cpp, and restores a prompt's KV cache from an external prefill
+/// provider.
+#[derive(Debug, Parser)]
+#[command(
+    name = "onebit",
+    disable_version_flag = true,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  onebit serve -m model.gguf
+  onebit serve -m model.gguf --device hybrid --prefill-provider npu-prefill
+  onebit run -m model.gguf \"Why is the sky blue?\"
+  onebit devices
+
+Exit codes: 0 done, 1 failed, 2 wrong or refused flags, 3 the model cannot be loaded, 5 --print-backend with hybrid."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Print the versions of onebit, llama.cpp and the state file, and exit
+    #[arg(long, short = 'V', action = ArgAction::SetTrue)]
+    pub version: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model over an OpenAI-compatible HTTP API
+    #[command(after_help = "Examples:
+  onebit serve -m model.gguf --port 8000
+  onebit serve -m model.gguf --device hybrid --prefill-provider onebit-prefill
+  curl http://127.0.0.1:8000/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'")]
+    Serve(Box<ServeArgs>),
+    /// Answer one prompt on the terminal
+    #[command(after_help = "Examples:
+  onebit run -m model.gguf \"Why is the sky blue?\"
+  cat notes.txt | onebit run -m model.gguf --system \"Summarise.\"
+  onebit run -m model.gguf --raw -n 32 \"Once upon a time\"")]
+    Run(Box<RunArgs>),
+    /// List the devices of this build and this machine, and why one is missing
+    Devices(DevicesArgs),
+    /// Print the licenses of llama.cpp and of what it bundles
+    Licenses,
+}
+
+/// Which model, and how it is loaded.
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// GGUF file
+    #[arg(short, long, value_name = "FILE", env = "ONEBIT_MODEL")]
+    pub model: PathBuf,
+
+    /// auto, cpu, hrx, hybrid, or a device that `onebit devices` lists
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+
+    /// Context length in tokens; 0 is what the model was trained with [default: the same, at most 8192]
+    #[arg(short, long, value_name = "N")]
+    pub ctx_size: Option<u32>,
+
+    /// Threads that generate [default: one for each physical core]
+    #[arg(short, long, value_name = "N")]
+    pub threads: Option<u32>,
+
+    /// Threads that evaluate prompts [default: as --threads]
+    #[arg(long, value_name = "N")]
+    pub threads_batch: Option<u32>,
+
+    /// Most tokens in one batch
+    #[arg(short, long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch_size: u32,
+
+    /// Most tokens in one pass over the model
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub ubatch_size: u32,
+
+    /// Type of the K cache: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub cache_type_k: CacheType,
+
+    /// Type of the V cache; a quantized one needs flash attention
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub cache_type_v: CacheType,
+
+    /// Fused attention
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = FlashAttnArg::Auto)]
+    pub flash_attn: FlashAttnArg,
+
+    /// Layers on the accelerator [default: all]
+    #[arg(long, value_name = "N")]
+    pub gpu_layers: Option<u32>,
+
+    /// ggml RPC server whose devices join this machine's (repeatable)
+    #[arg(long, value_name = "HOST:PORT")]
+    pub rpc: Vec<String>,
+
+    /// HSA run-time library for HRX [default: $IREE_HAL_AMDGPU_LIBHSA_PATH, else the first under /opt/rocm-therock]
+    #[arg(long, value_name = "FILE")]
+    pub hrx_libhsa: Option<PathBuf>,
+
+    /// Chat template (Jinja source) in place of the model's own
+    #[arg(long, value_name = "JINJA", conflicts_with = "chat_template_file")]
+    pub chat_template: Option<String>,
+
+    /// File with a chat template in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    pub chat_template_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FlashAttnArg {
+    Auto,
+    On,
+    Off,
+}
+
+impl From<FlashAttnArg> for FlashAttention {
+    fn from(arg: FlashAttnArg) -> Self {
+        match arg {
+            FlashAttnArg::Auto => FlashAttention::Auto,
+            FlashAttnArg::On => FlashAttention::On,
+            FlashAttnArg::Off => FlashAttention::Off,
+        }
+    }
+}
+
+/// The external prefill provider of `--device hybrid`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "External prefill (--device hybrid)")]
+pub struct HybridArgs {
+    /// Program that computes a prompt's KV cache (docs/hybrid.md)
+    #[arg(long, value_name = "PROGRAM", env = "ONEBIT_HYBRID_PREFILL")]
+    pub prefill_provider: Option<PathBuf>,
+
+    /// Folder that is passed on to it as --elfs
+    #[arg(long, value_name = "DIR", env = "ONEBIT_HYBRID_ELFS")]
+    pub prefill_elfs: Option<PathBuf>,
+
+    /// Seconds that one run of it may take
+    #[arg(long, value_name = "S", default_value_t = 120.0)]
+    pub prefill_timeout: f64,
+
+    /// Folder for the files that pass between the two [default: /dev/shm when it has room, else the temporary folder]
+    #[arg(long, value_name = "DIR")]
+    pub slot_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    #[command(flatten)]
+    pub hybrid: HybridArgs,
+
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 8000)]
+    pub port: u16,
+
+    /// Name of the model in the API [default: the file's name without .gguf]
+    #[arg(short, long, value_name = "NAME")]
+    pub alias: Option<String>,
+
+    /// Sequences decoded at once; 1 with --device hybrid
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub parallel: u32,
+
+    /// Print the device that would be used, and exit
+    #[arg(long)]
+    pub print_backend: bool,
+
+    #[command(flatten)]
+    pub refused: RefusedArgs,
+}
+
+/// Flags of other servers that change what is served, and that onebit does not have: said plainly instead of "unknown".
+#[derive(Debug, Args)]
+pub struct RefusedArgs {
+    #[arg(long, hide = true)]
+    pub mtp: bool,
+    #[arg(long, hide = true)]
+    pub dflash: bool,
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub mmproj: Option<OsString>,
+    #[arg(long, hide = true, value_name = "N")]
+    pub moe_slots: Option<OsString>,
+    #[arg(long, hide = true)]
+    pub pm: bool,
+    #[arg(long, hide = true)]
+    pub embed: bool,
+    #[arg(long, hide = true, alias = "embeddings")]
+    pub embedding: bool,
+    #[arg(long, hide = true)]
+    pub rerank: bool,
+    #[arg(long, hide = true)]
+    pub reranking: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    #[command(flatten)]
+    pub hybrid: HybridArgs,
+
+    /// The prompt; `-`, or none with a pipe, reads it from standard input
+    pub prompt: Option<String>,
+
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+
+    /// Take the prompt as it is, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+
+    /// Most tokens to generate [default: until the model ends]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub max_tokens: Option<u32>,
+
+    /// Temperature; 0 always takes the most likely token
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub temp: f32,
+
+    /// Seed of the draw [default: random]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// ggml RPC server whose devices join this machine's (repeatable)
+    #[arg(long, value_name = "HOST:PORT")]
+    pub rpc: Vec<String>,
+
+    /// HSA run-time library for HRX
+    #[arg(long, value_name = "FILE")]
+    pub hrx_libhsa: Option<PathBuf>,
+}
+
+/// llama.cpp's flags of one dash and several letters, which launchers use and clap does not know.
+const LLAMA_CPP_SPELLINGS: [(&str, &str); 10] = [
+    ("-dev", "--device"),
+    ("-tb", "--threads-batch"),
+    ("-ub", "--ubatch-size"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+    ("-fa", "--flash-attn"),
+    ("-ngl", "--gpu-layers"),
+    ("--n-gpu-layers", "--gpu-layers"),
+    ("-np", "--parallel"),
+    ("--n-predict", "--max-tokens"),
+];
+
+/// Replaces llama.cpp's spellings by ours.
+pub fn normalize(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut flags_over = false;
+    args.into_iter()
+        .map(|arg| {
+            flags_over |= arg == "--";
+            let known = LLAMA_CPP_SPELLINGS.iter().find(|(theirs, _)| !flags_over && arg == *theirs);
+            known.map_or(arg, |(_, ours)| OsString::from(ours))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn llama_cpp_spellings_are_understood() {
+        let args =
+            ["onebit", "serve", "-m", "x.gguf", "-c", "4096", "-ngl", "99", "-np", "2", "-fa", "on", "-ctk", "q8_0"];
+        let cli = Cli::try_parse_from(normalize(args.map(OsString::from))).unwrap();
+        let Some(Command::Serve(serve)) = cli.command else { panic!("not serve") };
+        assert_eq!(serve.model.ctx_size, Some(4096));
+        assert_eq!(serve.model.gpu_layers, Some(99));
+        assert_eq!(serve.parallel, 2);
+        assert_eq!(serve.model.flash_attn, FlashAttnArg::On);
+        assert_eq!(serve.model.cache_type_k, CacheType::Q8_0);
+    }
+
+    #[test]
+    fn a_prompt_after_two_dashes_is_left_alone() {
+        let args = ["onebit", "run", "-m", "x", "--", "-ngl"].map(OsString::from);
+        assert_eq!(normalize(args).last().unwrap(), "-ngl");
+    }
+}

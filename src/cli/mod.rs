@@ -1,0 +1,112 @@
+//! The commands.
+
+mod args;
+mod config;
+mod devices;
+mod hrx;
+mod loading;
+mod prefill;
+mod run;
+mod serve;
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+pub use prefill::main as prefill_main;
+
+/// Why a command ends with another status than 0.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// Exit status: 1 failed, 2 wrong or refused flags, 3 the model cannot be loaded, 5 `--print-backend` with hybrid.
+    pub code: u8,
+    /// One line; empty when everything was said already.
+    pub message: String,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    fn usage(message: impl Into<String>) -> Self {
+        Self::new(2, message)
+    }
+}
+
+impl From<crate::engine::LoadError> for Failure {
+    fn from(error: crate::engine::LoadError) -> Self {
+        let code = if matches!(error, crate::engine::LoadError::Device(_)) { 2 } else { 3 };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Runs `onebit` with these arguments (the first is the program's name).
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args::normalize(arguments)) {
+        Ok(cli) => cli,
+        Err(err) => {
+            // Help goes to stdout with 0, mistakes to stderr with 2.
+            let _ = err.print();
+            return ExitCode::from(u8::try_from(err.exit_code()).unwrap_or(2));
+        }
+    };
+    start_log();
+    if cli.version {
+        return print_version();
+    }
+    let (name, result) = match cli.command {
+        Some(Command::Serve(args)) => ("serve", serve::main(&args)),
+        Some(Command::Run(args)) => ("run", run::main(&args)),
+        Some(Command::Devices(args)) => ("devices", devices::main(&args)),
+        Some(Command::Licenses) => ("licenses", print(crate::llama::licenses())),
+        None => return ExitCode::from(2),
+    };
+    exit_code(&format!("onebit {name}"), result)
+}
+
+fn exit_code(name: &str, result: Result<(), Failure>) -> ExitCode {
+    let Err(failure) = result else { return ExitCode::SUCCESS };
+    if !failure.message.is_empty() {
+        eprintln!("{name}: {}", failure.message);
+    }
+    ExitCode::from(failure.code)
+}
+
+/// `version: <number>` comes first: launchers that know llama-server read it.
+fn print_version() -> ExitCode {
+    let revision = env!("ONEBIT_REVISION");
+    let revision = if revision.is_empty() { String::new() } else { format!(", revision {revision}") };
+    let text = format!(
+        "version: {} (onebit {}{revision})\nllama.cpp: {}\nsequence-state file: version {}\n",
+        crate::llama::build_number(),
+        env!("CARGO_PKG_VERSION"),
+        crate::llama::source(),
+        crate::llama::state_version(),
+    );
+    exit_code("onebit", print(&text))
+}
+
+/// Writes to stdout. A closed pipe (`onebit licenses | head`) is a normal end.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(err) if err.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(1, format!("cannot write to standard output: {err}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The log goes to stderr; `ONEBIT_LOG` says what (default: warnings, and llama.cpp's errors).
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ONEBIT_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,llama.cpp=error"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start (in a process that has a log already) changes nothing.
+    let _ = log.with_ansi(std::io::stderr().is_terminal()).try_init();
+}

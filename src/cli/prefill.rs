@@ -1,0 +1,126 @@
+//! `onebit-prefill`: the reference prefill provider. It meets the contract of docs/hybrid.md with this library, on any
+//! device of the build, so that `--device hybrid` works on every machine and authors have something to compare with.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde_json::json;
+
+use crate::engine::{CacheType, Device, Engine, EngineConfig, FlashAttention, PrefillReport};
+use crate::llama::Token;
+
+use super::{Failure, config::Mode, exit_code, print, start_log};
+
+/// Compute a prompt's KV cache and write it as a llama.cpp sequence-state file.
+#[derive(Debug, Parser)]
+#[command(
+    name = "onebit-prefill",
+    version,
+    after_help = "Prints one JSON line: {\"n_tokens\": N, \"argmax\": id, \"prefill_ms\": x}
+
+Example:
+  printf '1\\n15\\n27\\n' > ids && onebit-prefill --tokens ids --out state --model model.gguf
+
+Exit codes: 0 done, 1 failed, 2 wrong flags or ids, 3 the model cannot be loaded."
+)]
+struct PrefillArgs {
+    /// File with the prompt's token ids, one decimal number per line
+    #[arg(long, value_name = "FILE")]
+    tokens: PathBuf,
+
+    /// State file to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// GGUF file
+    #[arg(long, value_name = "FILE")]
+    model: PathBuf,
+
+    /// Accepted because the contract has it; this provider needs none
+    #[arg(long, value_name = "DIR")]
+    elfs: Option<PathBuf>,
+
+    /// auto, cpu, hrx, or a device that `onebit devices` lists
+    #[arg(long, value_name = "DEVICE", default_value = "auto", env = "ONEBIT_PREFILL_DEVICE")]
+    device: String,
+
+    /// Threads [default: one for each physical core]
+    #[arg(long, value_name = "N", env = "ONEBIT_PREFILL_THREADS")]
+    threads: Option<u32>,
+
+    /// Type of the K cache; must be what the server uses
+    #[arg(long, value_name = "TYPE", default_value = "f16", env = "ONEBIT_PREFILL_CACHE_TYPE_K")]
+    cache_type_k: CacheType,
+
+    /// Type of the V cache; must be what the server uses
+    #[arg(long, value_name = "TYPE", default_value = "f16", env = "ONEBIT_PREFILL_CACHE_TYPE_V")]
+    cache_type_v: CacheType,
+}
+
+/// Runs `onebit-prefill` with these arguments (the first is the program's name).
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match PrefillArgs::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(err) => {
+            let _ = err.print();
+            return ExitCode::from(u8::try_from(err.exit_code()).unwrap_or(2));
+        }
+    };
+    start_log();
+    exit_code("onebit-prefill", run(&args))
+}
+
+fn run(args: &PrefillArgs) -> Result<(), Failure> {
+    let ids = read_ids(&args.tokens)?;
+    let engine = Engine::load(engine_config(args, ids.len())?)?;
+    let report = prefill(&engine, ids, &args.out)?;
+    engine.shutdown();
+    let milliseconds = (report.evaluate.as_secs_f64() * 1e6).round() / 1e3;
+    let reply = json!({"n_tokens": report.n_tokens, "argmax": report.argmax.0, "prefill_ms": milliseconds});
+    print(&format!("{reply}\n"))
+}
+
+/// One id per line; empty lines count for nothing.
+fn read_ids(path: &Path) -> Result<Vec<Token>, Failure> {
+    let text =
+        std::fs::read_to_string(path).map_err(|err| Failure::usage(format!("--tokens {}: {err}", path.display())))?;
+    let mut ids = Vec::new();
+    for (index, line) in text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty()) {
+        let id = line.parse().map_err(|_| {
+            Failure::usage(format!("--tokens {}: line {}: `{line}` is no token id", path.display(), index + 1))
+        })?;
+        ids.push(Token(id));
+    }
+    if ids.is_empty() {
+        return Err(Failure::usage(format!("--tokens {}: no ids", path.display())));
+    }
+    Ok(ids)
+}
+
+fn engine_config(args: &PrefillArgs, n_ids: usize) -> Result<EngineConfig, Failure> {
+    let Mode::Local(device) = Mode::parse(&args.device) else {
+        return Err(Failure::usage("--device hybrid: a provider computes by itself"));
+    };
+    let mut config = EngineConfig::new(&args.model);
+    config.device = if device == Device::Auto { Device::Auto } else { device };
+    // Room for one more, which the engine wants to see; a state file does not depend on the size of the context.
+    config.n_ctx = Some(u32::try_from(n_ids + 1).unwrap_or(u32::MAX));
+    config.n_threads = args.threads;
+    config.cache_type_k = args.cache_type_k;
+    config.cache_type_v = args.cache_type_v;
+    config.flash_attention = FlashAttention::On;
+    config.warmup = false;
+    Ok(config)
+}
+
+/// Writes under a temporary name and renames, so that nobody ever sees half a file.
+fn prefill(engine: &Engine, ids: Vec<Token>, out: &Path) -> Result<PrefillReport, Failure> {
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let cannot_write = |err: std::io::Error| Failure::new(1, format!("--out {}: {err}", out.display()));
+    let partial = tempfile::Builder::new().prefix(".prefill-").tempfile_in(folder).map_err(cannot_write)?;
+    let report = engine.prefill_to_file(ids, partial.path()).map_err(|err| Failure::new(1, err.to_string()))?;
+    partial.persist(out).map_err(|err| cannot_write(err.error))?;
+    Ok(report)
+}

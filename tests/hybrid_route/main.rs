@@ -1,0 +1,8 @@
+//! The way of a prompt through another program and back, on the real binary: a tiny random model, scripted providers.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod handoff;
