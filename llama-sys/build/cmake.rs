@@ -129,7 +129,7 @@ fn define(name: &str, value: &str) -> (String, String) {
 }
 
 /// `<target>/llama.cpp/<key>`: outside cargo's per-profile folders, so that dev, release and clippy share one compile.
-/// The key covers all that changes the result; the source's own edits are cmake's business.
+/// `ONEBIT_LLAMA_BUILD_DIR` names a folder in place of `<target>/llama.cpp`, for checkouts that share it. The key covers all that changes the result; the source's own edits are cmake's business.
 fn shared_dir(source: &Source, defines: &[(String, String)], flags: &[&str], out_dir: &Path) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     source.dir.hash(&mut hasher);
@@ -142,8 +142,11 @@ fn shared_dir(source: &Source, defines: &[(String, String)], flags: &[&str], out
         user_env(name).hash(&mut hasher);
     }
     // OUT_DIR is <target>/<profile>/build/<package>-<hash>/out.
-    let target = out_dir.ancestors().nth(4).ok_or_else(|| format!("OUT_DIR {} is too short", out_dir.display()))?;
-    let dir = target.join("llama.cpp").join(format!("{:016x}", hasher.finish()));
+    let base = match user_env("ONEBIT_LLAMA_BUILD_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => out_dir.ancestors().nth(4).ok_or("OUT_DIR is too short")?.join("llama.cpp"),
+    };
+    let dir = base.join(format!("{:016x}", hasher.finish()));
     std::fs::create_dir_all(&dir).map_err(|err| format!("cannot make {}: {err}", dir.display()))?;
     Ok(dir)
 }

@@ -124,7 +124,6 @@ impl RunDir {
     }
 
     /// The provider's working directory.
-    #[cfg(test)]
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -1,6 +1,7 @@
 //! Handoffs that work: the answer is the one of a server that evaluates the prompt itself.
 
 use crate::common::bench::{Bench, GOOD, expect_handoff};
+use crate::common::process::{SOON, until_gone, written_pids};
 use crate::common::request::Request;
 
 const PROMPT: &str = "Once upon a time there was a byte.";
@@ -22,5 +23,46 @@ fn the_answer_is_the_cpus_in_every_form() {
     for (request, text) in requests.iter().zip(texts) {
         assert_eq!(expect_handoff(&server, request).text, text);
     }
+    server.stop();
+}
+
+#[test]
+fn prompts_of_every_length() {
+    let bench = Bench::new(GOOD);
+    let server = bench.start();
+    for n_bytes in [1, 2, 30, 31, 32, 255, 256, 700, 1500] {
+        let answer = expect_handoff(&server, &Request::text(&"What is it? ".repeat(n_bytes)[..n_bytes]));
+        assert_eq!(answer.n_prompt(), n_bytes + 1, "a token for each byte, and one in front");
+    }
+    // BOS alone.
+    expect_handoff(&server, &Request::text("x").with("prompt", [1].as_slice().into()));
+    server.stop();
+}
+
+#[test]
+fn what_the_contract_leaves_open() {
+    let megabytes = "head -c 2000000 /dev/zero | tr '\\0' x";
+    let orphan = "setsid sleep 1000 & echo $! > \"$bench/orphan\"";
+    let behaviours = [
+        ("a megabyte without a newline on stdout", format!("{megabytes}; echo; {GOOD}")),
+        ("many lines on stdout", format!("seq 200000; {GOOD}")),
+        ("a megabyte without a newline on stderr", format!("{megabytes} >&2; {GOOD}")),
+        ("many lines on stderr", format!("seq 20000 >&2; {GOOD}")),
+        ("blank lines after the reply", "\"$prefill\" \"$@\" && printf '\\n \\n'".to_owned()),
+        ("a state of all tokens but the last", "head -n -1 \"$tokens\" > some && \"$prefill\" --tokens some --out \"$out\" --model \"$model\" > /dev/null && reply".to_owned()),
+        ("a grandchild that holds the pipes", format!("{orphan}; {GOOD}")),
+        ("rubbish in the working directory", format!("mkdir -p a/b && touch a/b/c && chmod 0 a/b; {GOOD}")),
+    ];
+    let bench = Bench::new(GOOD);
+    let server = bench.start();
+    for (name, behaviour) in behaviours {
+        eprintln!("{name}");
+        bench.behave(&behaviour);
+        expect_handoff(&server, &Request::text(PROMPT));
+    }
+    until_gone(&written_pids(&bench.path("orphan"), 1), SOON);
+    let said = server.said();
+    assert!(said.contains(&"provider: 20000".to_owned()), "stderr of the provider is forwarded");
+    assert!(said.iter().all(|line| line.len() < 2000), "and cut");
     server.stop();
 }

@@ -5,4 +5,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ends;
+mod failures;
 mod handoff;
+mod provider;
+mod queue;
+mod refusals;
+mod slot_dir;
