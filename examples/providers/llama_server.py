@@ -46,13 +46,15 @@ def check_model(path):
 def prefill(ids):
     """Evaluates the prompt; returns the id that the logits rank first after it.
 
-    One token is asked for, because only then the logits are looked at. It is chosen but not evaluated, so the slot holds
-    the prompt and nothing else. `n_probs` reports the logits before any sampling option touches them.
+    One token is asked for, because without one the server never looks at the logits. It is chosen but not evaluated, so the
+    slot then holds the prompt and nothing else. (`n_probs` would not do: no probabilities come back for a token that is
+    only part of a character.)
     """
     answer = call("/completion", {
-        "prompt": ids, "n_predict": 1, "temperature": 0, "n_probs": 1, "id_slot": 0, "cache_prompt": True,
+        "prompt": ids, "n_predict": 1, "temperature": 0, "samplers": ["temperature"], "return_tokens": True,
+        "id_slot": 0, "cache_prompt": True,
     })
-    return answer["completion_probabilities"][0]["top_logprobs"][0]["id"]
+    return answer["tokens"][0]
 
 
 def fetch_state(out):

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
-use crate::state::{self, BlockShape, Expect, Report, SectionReport};
+use crate::state::{self, BlockShape, Expect, Layout, Report, SectionKind, SectionReport};
 
 use super::super::{Failure, print};
 use super::{CacheArgs, StateFile, load};
@@ -87,10 +87,23 @@ fn check(file: &mut StateFile, engine: &Engine, report: &Report) -> Result<(), S
     let layout = engine.state_layout()?;
     let ids = &report.header.ids;
     let expect = Expect { ids, n_states: ids.len(), n_ctx: u32::MAX, scan: true };
-    state::check(&mut file.reader, file.len, layout, &expect).map_err(|error| error.to_string())?;
+    if let Err(error) = state::check(&mut file.reader, file.len, layout, &expect) {
+        return Err(format!("{error}{}", other_memory(report, layout)));
+    }
     let n_vocab = engine.info().n_vocab;
     let outside = ids.iter().find(|id| u32::try_from(**id).map_or(true, |id| id >= n_vocab));
     outside.map_or(Ok(()), |id| Err(format!("token id {id} is outside the vocabulary of {n_vocab} tokens")))
+}
+
+/// Of a file for another kind of model the first wrong byte says little.
+fn other_memory(report: &Report, layout: &Layout) -> String {
+    let names = |kinds: Vec<SectionKind>| kinds.iter().map(SectionKind::to_string).collect::<Vec<_>>().join(" and ");
+    let of_file: Vec<_> = report.sections.iter().map(|section| section.kind).collect();
+    let of_model: Vec<_> = layout.sections.iter().map(|section| section.kind).collect();
+    if of_file.is_empty() || of_file == of_model {
+        return String::new();
+    }
+    format!(" (the file holds {} memory, this model has {})", names(of_file), names(of_model))
 }
 
 fn as_text(file: &StateFile, report: &Report, verdict: Option<&Verdict>) -> String {

@@ -8,19 +8,21 @@ pub const N_GREEDY: usize = 32;
 
 /// Default of the most KL divergence, in nats, of the next token's distribution after any one prompt.
 ///
-/// llama.cpp's own measurements (`tools/perplexity/README.md`, Llama 3 8B, mean over many tokens): weights in q8_0 cost
-/// 0.0014, in q6_K 0.0055, in q4_K_M 0.031; storing bf16 weights as f16 costs 0.000025 on average and 0.012 on the worst
-/// of some 300,000 tokens. A provider that computes in bf16 stays far below 0.01, and one above it costs more than a
-/// quantization that people notice.
-pub const MAX_KL: f64 = 0.01;
+/// An honest provider that dequantizes the weights and computes in f32 is 0.002 to 0.007 from this build's kernels, which
+/// round activations to 8 bits, and at worst 0.038, among special tokens (measured with SmolLM2-135M Q4_1, whose few
+/// parameters make it jumpy). In llama.cpp's own measurements (`tools/perplexity/README.md`, Llama 3 8B, means over many
+/// tokens) weights in q8_0 cost 0.0014, in q6_K 0.0055, in q4_K_M 0.031, in q2_K 0.45. So 0.1 is well above honest
+/// arithmetic, and where a model begins to be another one. With a large or hardly quantized model ask for less.
+pub const MAX_KL: f64 = 0.1;
 
 /// Most `|a - b| / |a|` of one tensor, for a cache of f16 or f32.
 ///
 /// Rounding to f16 is 0.0002 to 0.0005, arithmetic in bf16 0.003 to 0.008 after many layers. The largest honest
-/// difference is between two ways to multiply quantized weights: this build rounds the activations to 8 bits for that, a
-/// provider that dequantizes the weights does not. What is wrong (another rope, a transposed head, a missing norm) is
-/// off by 0.3 and more.
-pub const MAX_RELATIVE: f64 = 0.1;
+/// difference is between two ways to multiply quantized weights: ggml's CPU kernels round the activations to 8 bits for
+/// that, a provider that dequantizes the weights does not. With SmolLM2-135M Q4_1 this makes 0.05 of V in the later layers
+/// at any length, and up to 0.11 with one to three positions. What is wrong (another rope, a transposed head, a missing
+/// norm) is off by 0.3 and more.
+pub const MAX_RELATIVE: f64 = 0.2;
 
 /// Most deviation of a tensor's gain from 1, before noise is allowed for: see [`gain_limit`].
 ///
@@ -72,6 +74,6 @@ mod tests {
         assert!(gain_limit(8e-3, 64) < 0.01);
         // one row with a large error says nothing about scale
         assert!(gain_limit(0.05, 1) > 0.2);
-        assert!((near_tie(0.01) - 0.2828).abs() < 1e-4);
+        assert!((near_tie(0.02) - 0.4).abs() < 1e-4);
     }
 }

@@ -11,8 +11,8 @@ use crate::state::{self, BlockDiff, BlockId, BlockRows, Errors, Layout, Tensor, 
 /// Positions looked at to find out what a wrong tensor is.
 const N_ROWS: u32 = 64;
 /// From this cosine on, two tensors are taken for the same one. Different tensors of a model are nearly orthogonal;
-/// tensors that are alike but for noise within [`MAX_RELATIVE`](super::limits::MAX_RELATIVE) have 0.995.
-const SAME: f64 = 0.98;
+/// tensors that are alike but for noise within [`MAX_RELATIVE`](super::limits::MAX_RELATIVE) have 0.98.
+const SAME: f64 = 0.97;
 /// Up to this cosine, two tensors have nothing to do with each other: other weights. A rope of another kind leaves more.
 const UNRELATED: f64 = 0.3;
 /// Faults of this kind that are told one by one; of a hundred layers the first few say it all.
