@@ -64,7 +64,8 @@ fn scaled(block: &BlockDiff, errors: &Errors) -> Option<String> {
         || errors.relative_l2 > relative_limit(block.row.ty);
     is_scaled.then(|| {
         format!(
-            "{} is {:.4} times this build's own: a scale is applied twice, or is missing, or is another one",
+            "{} is {:.4} times this build's own: a scale is applied twice, or is missing, or is another one; or numbers are \
+             truncated where they are to be rounded",
             block.id, errors.gain
         )
     })
