@@ -9,11 +9,11 @@ pub const N_GREEDY: usize = 32;
 /// Default of the most KL divergence, in nats, of the next token's distribution after any one prompt.
 ///
 /// An honest provider that dequantizes the weights and computes in f32 is 0.002 to 0.007 from this build's kernels, which
-/// round activations to 8 bits, and at worst 0.04, among special tokens; rounding to
-/// bf16 at every step makes it no worse (measured with SmolLM2-135M Q4_1, whose few
-/// parameters make it jumpy). In llama.cpp's own measurements (`tools/perplexity/README.md`, Llama 3 8B, means over many
-/// tokens) weights in q8_0 cost 0.0014, in q6_K 0.0055, in q4_K_M 0.031, in q2_K 0.45. So 0.1 is well above honest
-/// arithmetic, and where a model begins to be another one. With a large or hardly quantized model ask for less.
+/// round activations to 8 bits, and at worst 0.04, among special tokens; rounding to bf16 at every step makes it no worse
+/// (measured with SmolLM2-135M Q4_1, whose few parameters make it jumpy). In llama.cpp's own measurements
+/// (`tools/perplexity/README.md`, Llama 3 8B, means over many tokens) weights in q8_0 cost 0.0014, in q6_K 0.0055, in
+/// q4_K_M 0.031, in q2_K 0.45. So 0.1 is well above honest arithmetic, and where a model begins to be another one. With a
+/// large or hardly quantized model ask for less.
 pub const MAX_KL: f64 = 0.1;
 
 /// Most `|a - b| / |a|` of one tensor, for a cache of f16 or f32.
