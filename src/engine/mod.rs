@@ -244,9 +244,9 @@ impl Engine {
         Ok(SamplerSpec {
             temperature: number("temperature", sampling.temperature, |value| value >= 0.0)?,
             top_k: sampling.top_k,
-            top_p: number("top_p", sampling.top_p, |value| value > 0.0 && value <= 1.0)?,
+            top_p: number("top_p", sampling.top_p, |value| (0.0..=1.0).contains(&value))?,
             min_p: number("min_p", sampling.min_p, |value| (0.0..=1.0).contains(&value))?,
-            typical_p: number("typical_p", sampling.typical_p, |value| value > 0.0 && value <= 1.0)?,
+            typical_p: number("typical_p", sampling.typical_p, |value| (0.0..=1.0).contains(&value))?,
             repeat_penalty: number("repeat_penalty", sampling.repeat_penalty, |value| value > 0.0)?,
             repeat_last_n: sampling.repeat_last_n,
             presence_penalty: number("presence_penalty", sampling.presence_penalty, |_| true)?,
