@@ -34,8 +34,9 @@ pub fn locate(manifest_dir: &Path, pins: &Pins) -> Result<Source> {
     if let Some(dir) = user_env("ONEBIT_LLAMA_SRC") {
         return checkout(PathBuf::from(dir), "ONEBIT_LLAMA_SRC", pins);
     }
+    // The folder above is watched, because cargo takes a watched path that does not exist for one that has changed.
     let vendored = manifest_dir.join("../vendor/llama.cpp");
-    println!("cargo::rerun-if-changed={}", vendored.display());
+    println!("cargo::rerun-if-changed={}", manifest_dir.join("../vendor").display());
     if vendored.join("CMakeLists.txt").is_file() {
         return checkout(vendored, "vendor/llama.cpp", pins);
     }

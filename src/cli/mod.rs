@@ -63,7 +63,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(Command::Serve(args)) => ("serve", serve::main(&args)),
         Some(Command::Run(args)) => ("run", run::main(&args)),
         Some(Command::Devices(args)) => ("devices", devices::main(&args)),
-        Some(Command::Licenses) => ("licenses", print(crate::llama::licenses())),
+        Some(Command::Licenses) => ("licenses", print(&licenses())),
         None => return ExitCode::from(2),
     };
     exit_code(&format!("onebit {name}"), result)
@@ -75,6 +75,11 @@ fn exit_code(name: &str, result: Result<(), Failure>) -> ExitCode {
         eprintln!("{name}: {}", failure.message);
     }
     ExitCode::from(failure.code)
+}
+
+/// NOTICE names what ships no license file of its own; the texts that were found at build time follow.
+fn licenses() -> String {
+    format!("{}\n{}", include_str!("../../NOTICE"), crate::llama::licenses())
 }
 
 /// `version: <number>` comes first: launchers that know llama-server read it.

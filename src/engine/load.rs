@@ -143,6 +143,14 @@ fn require_memory(
     if !params.devices.is_empty() {
         return Ok(());
     }
+    let n_ctx = context.n_ctx / config.n_seq;
+    // The dry run leaves out the cache, but not llama.cpp's notes on each cell (some 60 bytes). A context whose notes alone
+    // would take a good part of the memory cannot have a cache in the rest.
+    let notes = u64::from(context.n_ctx) * 64;
+    if notes > available / 4 {
+        let reason = format!("the notes on its cells alone take {}, and {} are available", gib(notes), gib(available));
+        return Err(LoadError::Context { n_ctx, reason });
+    }
     // K and V of f32, with heads up to four times as wide as the embedding.
     let generous = u64::from(context.n_ctx) * u64::from(model.n_layer()) * u64::from(model.n_embd()) * 2 * 4 * 4;
     if generous < available / 2 {
@@ -150,13 +158,13 @@ fn require_memory(
     }
     let need = match Model::memory_need(&config.model, params, context) {
         Ok(need) => need.context + need.compute,
-        Err(err) => return Err(LoadError::Context { n_ctx: context.n_ctx / config.n_seq, reason: err.to_string() }),
+        Err(err) => return Err(LoadError::Context { n_ctx, reason: err.to_string() }),
     };
     if need <= available {
         return Ok(());
     }
     Err(LoadError::Context {
-        n_ctx: context.n_ctx / config.n_seq,
+        n_ctx,
         reason: format!("its KV cache and scratch space take {}, and {} are available", gib(need), gib(available)),
     })
 }

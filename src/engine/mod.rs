@@ -170,6 +170,7 @@ impl Engine {
         path: impl AsRef<Path>,
     ) -> Result<PrefillReport, EngineError> {
         let tokens = self.prompt_tokens(prompt.into())?;
+        self.check_prompt(&tokens)?;
         let options = GenerateOptions::greedy(0);
         let sampler = self.sampler(&options, 0)?;
         let (reply, answer) = std::sync::mpsc::channel();

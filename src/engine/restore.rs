@@ -136,7 +136,8 @@ fn descriptor_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The memory must hold what was promised: `n` positions from 0, or the end of them for a window and a running state.
+/// The memory must hold what was promised: `n` positions from 0; for a window, those that the next position looks at, itself
+/// being one of the window's; for a running state, the last.
 fn expect_positions(context: &Context, seq: SeqId, n: usize, n_swa: u32) -> Result<(), RestoreError> {
     let last = i64::try_from(n).unwrap_or(i64::MAX) - 1;
     let found = context.positions(seq).map(|(first, last)| (i64::from(first), i64::from(last)));
@@ -145,7 +146,7 @@ fn expect_positions(context: &Context, seq: SeqId, n: usize, n_swa: u32) -> Resu
         // Hybrid models report the first position that both memories hold, which is the running state's.
         _ if context.model().is_hybrid() => last,
         0 => 0,
-        window => (last + 1 - i64::from(window)).max(0),
+        window => (last + 2 - i64::from(window)).max(0),
     };
     match found {
         Some((first, end)) if end == last && first <= first_at_most => Ok(()),

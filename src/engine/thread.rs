@@ -148,11 +148,11 @@ impl DecodeLoop {
                 break;
             }
             let Some(slot) = &self.slots[seq] else { continue };
-            let todo = slot.todo();
+            let (todo, completes) = slot.todo();
             let n_tokens = todo.len().min(room);
             let mut output = None;
             for (offset, &token) in todo[..n_tokens].iter().enumerate() {
-                let is_last = offset + 1 == todo.len();
+                let is_last = completes && offset + 1 == todo.len();
                 let position = i32::try_from(slot.n_past + offset).unwrap_or(i32::MAX);
                 let index = self.batch.push(token, position, slot.seq, is_last);
                 output = is_last.then_some(index).or(output);

@@ -89,6 +89,10 @@ impl Sampler {
         if self.plain_greedy {
             return argmax(logits).ok_or_else(no_logits);
         }
+        // A device that computes no numbers would otherwise make a choice of nothing.
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Err(no_logits());
+        }
         self.fill(logits);
         let choice = apply(&self.chain, &mut self.candidates)?;
         let Some(grammar) = &self.grammar else { return Ok(choice) };

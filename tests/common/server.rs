@@ -47,6 +47,18 @@ impl Setup {
         Self::device("cpu")
     }
 
+    /// One more argument.
+    pub fn arg(mut self, value: impl Into<OsString>) -> Self {
+        self.args.push(value.into());
+        self
+    }
+
+    /// More arguments.
+    pub fn args(mut self, values: &[&str]) -> Self {
+        self.args.extend(values.iter().map(OsString::from));
+        self
+    }
+
     /// A flag with its value. Of two with the same name, clap takes none: see [`Self::replace`].
     pub fn flag(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.args.extend([name.into(), value.into()]);

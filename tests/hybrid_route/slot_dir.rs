@@ -81,7 +81,6 @@ fn a_dead_servers_is_removed_and_a_living_ones_is_not() {
 }
 
 #[test]
-#[ignore = "not done yet: handoffs fail until the server is restarted"]
 fn one_that_was_cleaned_away_is_made_again() {
     let bench = Bench::new(GOOD);
     let server = bench.start();
