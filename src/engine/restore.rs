@@ -71,17 +71,18 @@ pub(super) fn restore(
     let (file, n_area) = prove(file, layout, &expect)?;
 
     context.load_state(seq, &descriptor_path(&file), n_area).map_err(RestoreError::Load)?;
-    expect_positions(context, seq, n_states, rules.n_swa)?;
+    let next = prompt.len() - 1;
+    expect_positions(context, seq, n_states, next, rules.n_swa)?;
     if n_states == prompt.len() {
         let from = i32::try_from(n_states - 1).unwrap_or(i32::MAX);
         if !context.remove(seq, from, -1).map_err(RestoreError::Load)? {
             return Err(RestoreError::StepBack);
         }
         if n_states > 1 {
-            expect_positions(context, seq, n_states - 1, rules.n_swa)?;
+            expect_positions(context, seq, n_states - 1, next, rules.n_swa)?;
         }
     }
-    Ok(prompt.len() - 1)
+    Ok(next)
 }
 
 /// Opens without following a link, and without waiting for the other end of a FIFO.
@@ -136,16 +137,23 @@ fn descriptor_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The memory must hold what was promised: `n` positions from 0, or the end of them for a window and a running state.
-fn expect_positions(context: &Context, seq: SeqId, n: usize, n_swa: u32) -> Result<(), RestoreError> {
-    let last = i64::try_from(n).unwrap_or(i64::MAX) - 1;
+/// The memory must hold what was promised: `n` positions from 0, or the end of them for a running state and for a window,
+/// which is that of position `next`, the one to be evaluated.
+fn expect_positions(
+    context: &Context,
+    seq: SeqId,
+    n: usize,
+    next: usize,
+    n_swa: u32,
+) -> Result<(), RestoreError> {
+    let [last, next] = [n - 1, next].map(|position| i64::try_from(position).unwrap_or(i64::MAX));
     let found = context.positions(seq).map(|(first, last)| (i64::from(first), i64::from(last)));
     let first_at_most = match n_swa {
         _ if context.model().is_recurrent() => last,
         // Hybrid models report the first position that both memories hold, which is the running state's.
         _ if context.model().is_hybrid() => last,
         0 => 0,
-        window => (last + 1 - i64::from(window)).max(0),
+        window => (next + 1 - i64::from(window)).max(0),
     };
     match found {
         Some((first, end)) if end == last && first <= first_at_most => Ok(()),
