@@ -37,7 +37,8 @@ fn every_file_continues_as_llama_cpp_did() {
         let engine = engine(&fixture(&format!("{model}.gguf")), CacheType::F16, 1);
         for (name, ids) in greedy_ids().into_iter().filter(|(name, _)| name.starts_with(&format!("{model}-40."))) {
             assert_eq!(ids.len(), 24);
-            let found = restored(&engine, &fixture(&name), &prompt(), 24).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let found =
+                restored(&engine, &fixture(&name), &prompt(), 24).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(found, Answer { ids: ids.clone(), n_evaluated: 1 }, "{name}");
             assert_eq!(whole(&engine, &prompt(), 24).ids, ids, "{name}, computed here");
             n_files += 1;

@@ -15,8 +15,7 @@ use common::kinds::{Answer, Kind, N_UBATCH, engine, greedy, prompt, restored, wh
 const N_ANSWER: u32 = 32;
 
 /// Around the window (32), the pass (64), the batch (128) and the cells of the window's cache (256); several windows long.
-const LENGTHS: [usize; 21] =
-    [1, 2, 3, 31, 32, 33, 34, 63, 64, 65, 66, 95, 97, 127, 128, 129, 200, 255, 257, 320, 450];
+const LENGTHS: [usize; 21] = [1, 2, 3, 31, 32, 33, 34, 63, 64, 65, 66, 95, 97, 127, 128, 129, 200, 255, 257, 320, 450];
 
 /// A provider's file for this prompt, made by another engine on the same model.
 fn prefill(provider: &Engine, kind: Kind, prompt: &[Token], file: &Path) {
@@ -129,26 +128,30 @@ fn a_memory_that_is_not_supported_generates_locally() {
 }
 
 /// Two sequences: one goes on while files are restored into the other.
+///
+/// A token that shares its batch with another sequence's goes through the matrix kernel for several columns, which adds up in
+/// another order than the one for a single column (ggml-cpu, `llamafile_sgemm`): the last bits of its logits depend on who
+/// else is there, restored or not. (Measured: cells between its own change nothing, nor does a context for two; mamba,
+/// whose batches have an axis for sequences, is the same to the bit.) So answers are those of a sequence alone but for ties.
 #[test]
 fn beside_a_running_sequence() {
+    const N_RUNNING: u32 = 300;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state");
-    for (kind, cache) in
-        Kind::ALL.into_iter().flat_map(|kind| [(kind, CacheType::F16), (kind, CacheType::Q8_0)])
-    {
-        if cache != CacheType::F16 && !kind.has_attention() {
-            continue;
-        }
+    let kinds = Kind::ALL.into_iter().flat_map(|kind| [(kind, CacheType::F16), (kind, CacheType::Q8_0)]);
+    for (kind, cache) in kinds.filter(|(kind, cache)| *cache == CacheType::F16 || kind.has_attention()) {
         let (alone, engine) = (engine(&kind.model(), cache, 1), common::kinds::engine(&kind.model(), cache, 2));
+        let what = format!("{kind:?}, {cache}");
         let running_prompt = prompt(50, 7);
-        let expected_running = whole(&alone, &running_prompt, 300);
-        let mut running = engine.generate(&running_prompt[..], &greedy(300)).unwrap();
+        let mut running = engine.generate(&running_prompt[..], &greedy(N_RUNNING)).unwrap();
         assert!(matches!(running.next(), Some(Ok(Event::Prompt(_)))));
         for n in [2, 33, 65, 129, 300] {
             let prompt = prompt(n, 1);
             prefill(&alone, kind, &prompt, &file);
-            let found = restored(&engine, &file, &prompt, N_ANSWER).unwrap_or_else(|error| panic!("{kind:?} {n}: {error}"));
-            assert_eq!(found, Answer { n_evaluated: 1, ..whole(&alone, &prompt, N_ANSWER) }, "{kind:?}, {cache}, {n} tokens");
+            let found =
+                restored(&engine, &file, &prompt, N_ANSWER).unwrap_or_else(|error| panic!("{what}, {n}: {error}"));
+            assert_eq!(found.n_evaluated, 1);
+            check_but_for_ties(&alone, &prompt, &found.ids, &format!("{what}, {n} tokens"));
         }
         let mut ids = Vec::new();
         for event in running {
@@ -156,6 +159,23 @@ fn beside_a_running_sequence() {
                 ids.extend(piece.tokens.iter().map(|token| token.0));
             }
         }
-        assert_eq!(ids, expected_running.ids, "{kind:?}, {cache}: the running sequence");
+        assert_eq!(ids.len(), N_RUNNING as usize);
+        check_but_for_ties(&alone, &running_prompt, &ids, &format!("{what}, the running sequence"));
     }
+}
+
+/// The ids are this engine's answer, up to the first place where two tokens were about equally likely.
+fn check_but_for_ties(engine: &Engine, prompt: &[Token], ids: &[i32], what: &str) {
+    /// Logits of the tiny models vary by some 2.5.
+    const TIE: f32 = 0.01;
+    let expected = whole(engine, prompt, u32::try_from(ids.len()).unwrap()).ids;
+    let Some(at) = ids.iter().zip(&expected).position(|(found, expected)| found != expected) else {
+        assert_eq!(ids.len(), expected.len(), "{what}");
+        return;
+    };
+    let so_far: Vec<Token> = prompt.iter().copied().chain(ids[..at].iter().copied().map(Token)).collect();
+    let mut options = greedy(1);
+    options.sampling.logit_bias = vec![(Token(ids[at]), TIE)];
+    let with_bias = Answer::read(engine.generate(&so_far[..], &options).unwrap()).unwrap();
+    assert_eq!(with_bias.ids, ids[at..=at], "{what}: token {at}, {} would be right", expected[at]);
 }

@@ -12,7 +12,9 @@ use std::io::{BufReader, Cursor};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use onebit::state::{Expect, Layout, ModelFacts, check, check_and_convert, convert, diff, first_rows, inspect, read_header};
+use onebit::state::{
+    Expect, Layout, ModelFacts, check, check_and_convert, convert, diff, first_rows, inspect, read_header,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use rng::Rng;

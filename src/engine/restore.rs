@@ -139,13 +139,7 @@ impl Write for Image {
 
 /// The memory must hold what was promised: `n` positions from 0, or the end of them for a running state and for a window,
 /// which is that of position `next`, the one to be evaluated.
-fn expect_positions(
-    context: &Context,
-    seq: SeqId,
-    n: usize,
-    next: usize,
-    n_swa: u32,
-) -> Result<(), RestoreError> {
+fn expect_positions(context: &Context, seq: SeqId, n: usize, next: usize, n_swa: u32) -> Result<(), RestoreError> {
     let [last, next] = [n - 1, next].map(|position| i64::try_from(position).unwrap_or(i64::MAX));
     let found = context.positions(seq).map(|(first, last)| (i64::from(first), i64::from(last)));
     let first_at_most = match n_swa {

@@ -81,7 +81,9 @@ impl TinyModel {
             .float(&key("attention.layer_norm_rms_epsilon"), 1e-5)?;
         match self.architecture {
             // A layer without heads of K and V is a recurrent one.
-            Architecture::Jamba | Architecture::Lfm2 => gguf.integers(&key("attention.head_count_kv"), &self.heads_kv())?,
+            Architecture::Jamba | Architecture::Lfm2 => {
+                gguf.integers(&key("attention.head_count_kv"), &self.heads_kv())?
+            }
             _ => gguf.number(&key("attention.head_count_kv"), number(self.n_head_kv))?,
         };
         if self.n_head > 0 {
@@ -153,8 +155,7 @@ impl TinyModel {
     fn attention(&self, tensors: &mut Tensors<'_>, layer: usize) -> Result<(), Error> {
         let (n, n_kv) = (self.n_embd, self.head_size() * self.n_head_kv);
         // Large enough that attention prefers some positions: the answer then depends on the whole prompt.
-        for (part, shape) in
-            [("attn_q", [n, n]), ("attn_k", [n, n_kv]), ("attn_v", [n, n_kv]), ("attn_output", [n, n])]
+        for (part, shape) in [("attn_q", [n, n]), ("attn_k", [n, n_kv]), ("attn_v", [n, n_kv]), ("attn_output", [n, n])]
         {
             tensors.matrix(&weight(layer, part), shape, 0.25)?;
         }

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use onebit::engine::{CacheType, Engine, EngineConfig, EngineError, Event, FlashAttention, GenerateOptions, Generation};
+use onebit::engine::{
+    CacheType, Engine, EngineConfig, EngineError, Event, FlashAttention, GenerateOptions, Generation,
+};
 use onebit::llama::Token;
 use onebit::testing::TinyModel;
 
@@ -74,7 +76,8 @@ pub fn engine(model: &Path, cache: CacheType, n_seq: u32) -> Engine {
 
 /// `n` ids of the tiny models' bytes; another `salt` gives others from the first on.
 pub fn prompt(n: usize, salt: u32) -> Vec<Token> {
-    let byte = |i: usize| (i as u32).wrapping_mul(2_654_435_761).wrapping_add(salt.wrapping_mul(40_503)).rotate_left(9) as u8;
+    let byte =
+        |i: usize| (i as u32).wrapping_mul(2_654_435_761).wrapping_add(salt.wrapping_mul(40_503)).rotate_left(9) as u8;
     (0..n).map(|i| model::byte_token(byte(i + 1))).collect()
 }
 

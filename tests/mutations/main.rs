@@ -144,10 +144,13 @@ fn run(kind: Kind) {
     let started = Instant::now();
     let mut n_accepted = 0;
     for index in from..from + n_mutations {
-        last.write_all_at(format!("ONEBIT_MUTATIONS_SEED={seed} ONEBIT_MUTATIONS_FROM={index:<9}\n").as_bytes(), 0).unwrap();
+        last.write_all_at(format!("ONEBIT_MUTATIONS_SEED={seed} ONEBIT_MUTATIONS_FROM={index:<9}\n").as_bytes(), 0)
+            .unwrap();
         let bench = &benches[usize::try_from(index).unwrap() % benches.len()];
         let mutation = bench.good.mutate(&mut Rng::new(seed ^ (kind as u64) << 32, index));
-        let hint = Hint(|| eprintln!("{kind:?}, seed {seed}, mutation {index} ({} tokens): {}", bench.prompt.len(), mutation.what));
+        let hint = Hint(|| {
+            eprintln!("{kind:?}, seed {seed}, mutation {index} ({} tokens): {}", bench.prompt.len(), mutation.what)
+        });
         n_accepted += u64::from(bench.try_file(&mutation));
         if index % LOOK_AFTER == 0 {
             bench.look(index / LOOK_AFTER);

@@ -126,7 +126,9 @@ impl Map {
             let ignored = match field.what {
                 "sequence id" => true,
                 "tok" => file[range.clone()] == (-1i32).to_le_bytes(),
-                "version" => self.only_recurrent && [2u8, 3].map(|v| [v, 0, 0, 0]).iter().any(|v| file[range.clone()] == *v),
+                "version" => {
+                    self.only_recurrent && [2u8, 3].map(|v| [v, 0, 0, 0]).iter().any(|v| file[range.clone()] == *v)
+                }
                 _ => false,
             };
             if ignored {

@@ -45,7 +45,10 @@ impl Good {
         let finite = same_values.len() == self.file.len()
             && self.map.blocks.iter().all(|block| block.is_finite(&file[block.rows.clone()]));
         if finite {
-            self.map.blocks.iter().for_each(|b| same_values[b.rows.clone()].copy_from_slice(&self.file[b.rows.clone()]));
+            self.map
+                .blocks
+                .iter()
+                .for_each(|b| same_values[b.rows.clone()].copy_from_slice(&self.file[b.rows.clone()]));
         }
         finite && file != self.file && same_values != file && self.map.is_equivalent(&self.file, &same_values)
     }

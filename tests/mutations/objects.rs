@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use onebit::engine::{CacheType, EngineError};
 use rustix::fs::{CWD, Mode};
 
-use crate::common::kinds::Kind;
 use crate::Bench;
+use crate::common::kinds::Kind;
 
 fn check_refused(bench: &Bench, path: &Path, expected: &str) {
     match bench.restored(path) {
@@ -44,11 +44,15 @@ fn what_is_no_regular_file() {
         for name in [at("fifo"), at("fed"), PathBuf::from("/dev/zero"), "/dev/null".into(), "/dev/full".into()] {
             check_refused(&bench, &name, "a device or a pipe, not a regular file");
         }
-        for name in [at("socket"), at("missing"), at("missing/state"), at("a\0b"), at(&"long".repeat(100)), PathBuf::new()] {
+        for name in
+            [at("socket"), at("missing"), at("missing/state"), at("a\0b"), at(&"long".repeat(100)), PathBuf::new()]
+        {
             check_refused(&bench, &name, "cannot open the state file");
         }
         // Regular files whose size is a lie.
-        for name in ["/proc/self/maps", "/proc/self/status", "/proc/self/mem", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        for name in
+            ["/proc/self/maps", "/proc/self/status", "/proc/self/mem", "/sys/kernel/mm/transparent_hugepage/enabled"]
+        {
             if Path::new(name).exists() {
                 check_refused(&bench, Path::new(name), "");
             }
