@@ -151,6 +151,11 @@ fn beside_a_running_sequence() {
             let found =
                 restored(&engine, &file, &prompt, N_ANSWER).unwrap_or_else(|error| panic!("{what}, {n}: {error}"));
             assert_eq!(found.n_evaluated, 1);
+            // A bad file is refused without harm to the neighbour.
+            let bytes = std::fs::read(&file).unwrap();
+            std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+            let error = restored(&engine, &file, &prompt, 1).unwrap_err();
+            assert!(error.to_string().starts_with("bad state file: the file ends too early"), "{what}, {n}: {error}");
             check_but_for_ties(&alone, &prompt, &found.ids, &format!("{what}, {n} tokens"));
         }
         let mut ids = Vec::new();

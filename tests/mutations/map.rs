@@ -16,12 +16,11 @@ pub struct Field {
     pub group: usize,
 }
 
-/// Rows of one tensor, with the type and the row size in front of them.
+/// Rows of one tensor, and all of it: with the type and the row size in front.
 #[derive(Clone, Debug)]
 pub struct Block {
     pub all: Range<usize>,
     pub rows: Range<usize>,
-    pub row_bytes: usize,
     pub ty: GgmlType,
 }
 
@@ -87,7 +86,7 @@ impl Map {
                 let row_bytes = usize::try_from(block.row.bytes).unwrap();
                 let rows = walk.at..walk.at + row_bytes * section.n_cells as usize;
                 walk.at = rows.end;
-                blocks.push(Block { all: all..rows.end, rows, row_bytes, ty: block.row.ty });
+                blocks.push(Block { all: all..rows.end, rows, ty: block.row.ty });
             }
             sections.push(start..walk.at);
         }
