@@ -47,7 +47,7 @@ pub fn invisible_tokens() -> impl Iterator<Item = Token> {
 }
 
 /// Several test binaries may do this at once, hence the renaming.
-fn write(name: &str, model: &TinyModel) -> PathBuf {
+pub fn write(name: &str, model: &TinyModel) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let partial = folder.path().join(name);
