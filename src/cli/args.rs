@@ -8,6 +8,9 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::engine::{CacheType, FlashAttention};
 
+use super::provider::ProviderCommand;
+use super::state::StateCommand;
+
 /// One process that serves a GGUF model with llama.cpp, and restores a prompt's KV cache from an external prefill
 /// provider.
 #[derive(Debug, Parser)]
@@ -19,6 +22,8 @@ use crate::engine::{CacheType, FlashAttention};
   onebit serve -m model.gguf
   onebit serve -m model.gguf --device hybrid --prefill-provider npu-prefill
   onebit run -m model.gguf \"Why is the sky blue?\"
+  onebit state inspect prompt.state -m model.gguf
+  onebit provider check npu-prefill -m model.gguf
   onebit devices
 
 Exit codes: 0 done, 1 failed, 2 wrong or refused flags, 3 the model cannot be loaded, 5 --print-backend with hybrid."
@@ -46,6 +51,12 @@ pub enum Command {
   cat notes.txt | onebit run -m model.gguf --system \"Summarise.\"
   onebit run -m model.gguf --raw -n 32 \"Once upon a time\"")]
     Run(Box<RunArgs>),
+    /// Look into sequence-state files, compare them, convert them
+    #[command(subcommand)]
+    State(StateCommand),
+    /// Test a prefill provider
+    #[command(subcommand)]
+    Provider(ProviderCommand),
     /// List the devices of this build and this machine, and why one is missing
     Devices(DevicesArgs),
     /// Print the licenses of llama.cpp and of what it bundles

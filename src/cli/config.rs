@@ -137,7 +137,7 @@ pub fn backend(engine: &Engine, hybrid: Option<&Hybrid>) -> Backend {
 
 /// This very program, which watches over the provider in a process of its own (hybrid::supervisor). Linux's own name for it
 /// goes on working when the file is replaced by an update.
-fn supervisor() -> Option<PathBuf> {
+pub(super) fn supervisor() -> Option<PathBuf> {
     let this = PathBuf::from("/proc/self/exe");
     if this.exists() { Some(this) } else { std::env::current_exe().ok() }
 }

@@ -6,8 +6,10 @@ mod devices;
 mod hrx;
 mod loading;
 mod prefill;
+mod provider;
 mod run;
 mod serve;
+mod state;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -63,6 +65,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(Command::Serve(args)) => ("serve", serve::main(&args)),
         Some(Command::Run(args)) => ("run", run::main(&args)),
         Some(Command::Devices(args)) => ("devices", devices::main(&args)),
+        Some(Command::State(command)) => (command.name(), state::main(&command)),
+        Some(Command::Provider(command)) => ("provider check", provider::main(&command)),
         Some(Command::Licenses) => ("licenses", print(&licenses())),
         None => return ExitCode::from(2),
     };

@@ -51,7 +51,7 @@ pub(super) fn main(args: &RunArgs) -> Result<(), Failure> {
 }
 
 /// The exit code of a signal that asked for an end: 128 and its number, as shells have it.
-async fn signalled() -> u8 {
+pub(super) async fn signalled() -> u8 {
     use tokio::signal::unix::{SignalKind, signal};
     let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     let (Ok(mut interrupt), Ok(mut terminate)) = (interrupt, terminate) else { return std::future::pending().await };

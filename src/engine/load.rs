@@ -187,6 +187,7 @@ fn available_memory() -> Option<u64> {
 struct Ready {
     n_ctx: u32,
     state_bytes_full: u64,
+    layout: Result<Layout, String>,
 }
 
 /// The context is made on the thread that will use it: its compute threads belong to that thread.
@@ -225,6 +226,7 @@ fn start_thread(
         templates,
         info,
         end_tokens,
+        layout: ready.layout,
         commands: Mutex::new(Some(commands)),
         thread: Mutex::new(Some(thread)),
     })
@@ -249,14 +251,14 @@ fn prepare(
         n_batch: context.n_batch() as usize,
         max_seq_per_batch,
         restore: RestoreRules {
-            layout,
+            layout: layout.clone(),
             can_step_back: !model.has_recurrent_state(),
             n_ctx,
             n_swa: model.n_swa(),
             scan: true,
         },
     };
-    Ok((Ready { n_ctx, state_bytes_full }, DecodeLoop::new(context, commands, limits)))
+    Ok((Ready { n_ctx, state_bytes_full, layout }, DecodeLoop::new(context, commands, limits)))
 }
 
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";

@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 use crate::llama::{ChatTemplates, Model, Sampler, SamplerSpec, Token};
+use crate::state::Layout;
 
 pub use config::{CacheType, DEFAULT_N_CTX, Device, EngineConfig, FlashAttention};
 pub use device::{DeviceSummary, list_devices, resolve_device};
@@ -72,6 +73,8 @@ struct Shared {
     templates: Option<ChatTemplates>,
     info: ModelInfo,
     end_tokens: Vec<Token>,
+    /// The shape of this model's state files; the reason when there is none.
+    layout: Result<Layout, String>,
     commands: Mutex<Option<Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -120,6 +123,25 @@ impl Engine {
     /// Facts about the model and its context.
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
+    }
+
+    /// What every state file of this model looks like, as [`state`](crate::state) wants to know it. Learnt in the warm-up.
+    ///
+    /// # Errors
+    ///
+    /// Why handoff is not possible with this model, or that the engine was loaded without a warm-up.
+    pub fn state_layout(&self) -> Result<&Layout, &str> {
+        self.shared.layout.as_ref().map_err(String::as_str)
+    }
+
+    /// The vocabulary's beginning-of-sequence token.
+    pub fn bos(&self) -> Option<Token> {
+        self.shared.model.vocab().bos()
+    }
+
+    /// The tokens with which the model ends its turn.
+    pub fn end_tokens(&self) -> &[Token] {
+        &self.shared.end_tokens
     }
 
     /// Splits text into tokens. `add_special` puts BOS (and EOS) where the model wants them, `parse_special` turns the
@@ -176,6 +198,20 @@ impl Engine {
         let (reply, answer) = std::sync::mpsc::channel();
         let output = Output::File { path: path.as_ref().to_owned(), reply };
         self.shared.send(Command::Job(Box::new(Job::new(tokens, None, options, sampler, 0, output))))?;
+        answer.recv().unwrap_or(Err(EngineError::Stopped))
+    }
+
+    /// The logits after the prompt, one for each token of the vocabulary. With a state file the prompt is restored from
+    /// it, as by [`restore_and_generate`](Self::restore_and_generate), and its last token evaluated here. Blocks.
+    pub fn logits(&self, prompt: impl Into<Prompt>, state_file: Option<&Path>) -> Result<Vec<f32>, EngineError> {
+        let tokens = self.prompt_tokens(prompt.into())?;
+        self.check_prompt(&tokens)?;
+        let options = GenerateOptions::greedy(0);
+        let sampler = self.sampler(&options, 0)?;
+        let (reply, answer) = std::sync::mpsc::channel();
+        let restore = state_file.map(Path::to_owned);
+        let job = Job::new(tokens, restore, options, sampler, 0, Output::Logits(reply));
+        self.shared.send(Command::Job(Box::new(job)))?;
         answer.recv().unwrap_or(Err(EngineError::Stopped))
     }
 

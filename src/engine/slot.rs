@@ -35,6 +35,8 @@ pub(super) enum Output {
     Events(EventSender),
     /// The prompt's state goes into a file; nothing is generated.
     File { path: PathBuf, reply: Sender<Result<PrefillReport, EngineError>> },
+    /// The logits after the prompt, one for each token of the vocabulary; nothing is generated.
+    Logits(Sender<Result<Vec<f32>, EngineError>>),
 }
 
 impl Job {
@@ -55,6 +57,9 @@ impl Job {
                 let _ = events.unbounded_send(Err(error));
             }
             Output::File { reply, .. } => {
+                let _ = reply.send(Err(error));
+            }
+            Output::Logits(reply) => {
                 let _ = reply.send(Err(error));
             }
         }

@@ -174,8 +174,13 @@ impl DecodeLoop {
             if is_prompt {
                 let argmax = crate::llama::argmax(logits).ok_or_else(|| decode_error(no_numbers()))?;
                 let prompt = slot.prompt_finished(argmax)?;
-                if let Output::File { .. } = slot.job.output {
-                    return Ok(AfterLogits::Save(prompt));
+                match &slot.job.output {
+                    Output::Events(_) => {}
+                    Output::File { .. } => return Ok(AfterLogits::Save(prompt)),
+                    Output::Logits(reply) => {
+                        let _ = reply.send(Ok(logits.to_vec()));
+                        return Ok(AfterLogits::Go(Progress::Finished));
+                    }
                 }
             }
             slot.choose(logits, vocab, self.limits.n_ctx).map(AfterLogits::Go)

@@ -6,11 +6,13 @@
 //!
 //! The files in the order to read them: this one; `runner` (command line, deadline) over `process` and `output` (the
 //! process and its pipes); [`supervisor`]; `slot_dir` (where the files pass); `report` (the provider's answer and our
-//! lines); `handoff` (the stream); `error`; `backend` (the engine as a trait).
+//! lines); `handoff` (the stream); `error`; `backend` (the engine as a trait). [`conformance`] stands beside all this: it runs a
+//! provider to find out what is wrong with it.
 
 #![forbid(unsafe_code)]
 
 mod backend;
+pub mod conformance;
 mod error;
 mod handoff;
 mod output;

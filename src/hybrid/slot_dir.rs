@@ -153,6 +153,12 @@ impl RunDir {
         Ok(Self { path, tokens_path, state_name })
     }
 
+    /// The same run with an `--out` that nobody can write, root neither: its directory does not exist.
+    pub(super) fn into_missing_folder(mut self) -> Self {
+        self.state_name = format!("missing/{}", self.state_name);
+        self
+    }
+
     /// The provider's working directory.
     pub(super) fn path(&self) -> &Path {
         &self.path

@@ -28,6 +28,9 @@ pub struct BlockDiff {
     pub positions: Range<u32>,
     /// The compared rows are the same bytes.
     pub same_bytes: bool,
+    /// `|a - b| / |a|` of the rows of each of up to [`SPANS`] equal spans of `positions`: where the error lies. Empty
+    /// without `errors`.
+    pub spans: Vec<f64>,
     /// `None` for types that are not decoded here (see [`dequantize`]), or when nothing was compared.
     pub errors: Option<Errors>,
 }
@@ -44,6 +47,10 @@ pub struct Errors {
     pub relative_l2: f64,
     /// Cosine between A's and B's rows as one vector; 1 when they are equal, 0 when one is zero or not finite.
     pub cosine: f64,
+    /// The factor `g` for which `g * a` comes closest to `b` (least squares, `<a, b> / <a, a>`). Rounding has no
+    /// direction and leaves it at 1; a scale that was applied twice, or not at all, is this factor. 1 when A is zero, 0
+    /// when a value is not finite.
+    pub gain: f64,
     /// Position of the cell that has `max_abs`.
     pub worst: u32,
 }
@@ -117,7 +124,7 @@ fn diff_block<A: BufRead + Seek, B: BufRead + Seek>(
     let (of_a, of_b) = (in_a.positions(n), in_b.positions(n));
     let positions = of_a.start.max(of_b.start)..of_a.end.min(of_b.end);
     let mut same_bytes = true;
-    let mut sums = Sums::default();
+    let mut spans = Spans::over(&positions);
     let (mut row_a, mut row_b) = (Vec::new(), Vec::new());
     let (mut values_a, mut values_b) = (Vec::new(), Vec::new());
     let mut decoded = true;
@@ -128,10 +135,38 @@ fn diff_block<A: BufRead + Seek, B: BufRead + Seek>(
         values_a.clear();
         values_b.clear();
         decoded = dequantize(in_a.row.ty, &row_a, &mut values_a) && dequantize(in_b.row.ty, &row_b, &mut values_b);
-        sums.add(&values_a, &values_b, position);
+        spans.of(position).add(&values_a, &values_b, position);
     }
-    let errors = (decoded && sums.n > 0).then(|| sums.errors());
-    Ok(BlockDiff { id: in_a.id, row: in_a.row, positions, same_bytes, errors })
+    let errors = (decoded && !positions.is_empty()).then(|| spans.total().errors());
+    let spans = errors.map_or_else(Vec::new, |_| spans.sums.iter().map(|sums| sums.errors().relative_l2).collect());
+    Ok(BlockDiff { id: in_a.id, row: in_a.row, positions, same_bytes, spans, errors })
+}
+
+/// The most spans that an error is told for separately.
+pub const SPANS: usize = 32;
+
+/// Sums over equal parts of a range of positions.
+struct Spans {
+    start: u32,
+    count: u32,
+    sums: Vec<Sums>,
+}
+
+impl Spans {
+    fn over(positions: &Range<u32>) -> Self {
+        let count = positions.end - positions.start;
+        Spans { start: positions.start, count, sums: vec![Sums::default(); SPANS.min(count as usize)] }
+    }
+
+    /// Those of the span that `position`, which is in the range, falls into.
+    fn of(&mut self, position: u32) -> &mut Sums {
+        let index = u64::from(position - self.start) * self.sums.len() as u64 / u64::from(self.count);
+        &mut self.sums[index as usize]
+    }
+
+    fn total(&self) -> Sums {
+        self.sums.iter().fold(Sums::default(), |total, part| total.and(part))
+    }
 }
 
 /// A file whose tensors have been found.
@@ -172,7 +207,7 @@ impl Block {
     }
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Sums {
     n: u64,
     max_abs: f64,
@@ -203,6 +238,21 @@ impl Sums {
         }
     }
 
+    fn and(self, other: &Sums) -> Sums {
+        let (max_abs, worst) =
+            if other.max_abs > self.max_abs { (other.max_abs, other.worst) } else { (self.max_abs, self.worst) };
+        Sums {
+            n: self.n + other.n,
+            max_abs,
+            worst,
+            abs: self.abs + other.abs,
+            square: self.square + other.square,
+            aa: self.aa + other.aa,
+            bb: self.bb + other.bb,
+            ab: self.ab + other.ab,
+        }
+    }
+
     fn errors(&self) -> Errors {
         let norms = (self.aa * self.bb).sqrt();
         let (relative_l2, cosine) = if !self.max_abs.is_finite() {
@@ -214,7 +264,12 @@ impl Sums {
         } else {
             ((self.square / self.aa).sqrt(), self.ab / norms)
         };
+        let gain = match () {
+            () if !self.max_abs.is_finite() => 0.0,
+            () if self.square == 0.0 || self.aa == 0.0 => 1.0,
+            () => self.ab / self.aa,
+        };
         let mean_abs = self.abs / self.n as f64;
-        Errors { max_abs: self.max_abs, mean_abs, relative_l2, cosine, worst: self.worst }
+        Errors { max_abs: self.max_abs, mean_abs, relative_l2, cosine, gain, worst: self.worst }
     }
 }

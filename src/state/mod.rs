@@ -31,7 +31,7 @@ mod tests;
 
 pub use check::{Checked, Expect, check, check_and_convert};
 pub use convert::convert;
-pub use diff::{BlockDiff, BlockRows, Diff, Errors, diff, first_rows};
+pub use diff::{BlockDiff, BlockRows, Diff, Errors, SPANS, diff, first_rows};
 pub use error::StateError;
 pub use ggml_type::GgmlType;
 pub use header::{Header, read_header};

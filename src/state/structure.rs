@@ -64,8 +64,10 @@ pub(super) fn read<R: BufRead + Seek>(
             Ok(sections) => found = Some(sections),
             Err(error @ StateError::Read { .. }) => return Err(error),
             Err(error) => {
-                // the guess that came farthest was the least wrong, but a set transposition flag explains everything
-                let rank = (matches!(error, StateError::Transposed { found: 1, .. }), input.offset());
+                // the guess that came farthest was the least wrong, but V's set transposition flag explains everything
+                let transposed = matches!(&error, StateError::Transposed { found: 1, section, .. }
+                    if *section != SectionKind::Recurrent);
+                let rank = (transposed, input.offset());
                 if rank > best {
                     (best, telling) = (rank, error);
                 }
