@@ -13,6 +13,8 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 use crate::llama::{Context, SeqId, Token};
 use crate::state::{self, Expect, Layout, StateError};
 
+use super::probe::{Mismatch, Probe};
+
 /// How much is read at a time: stays in the CPU's cache between reading and scanning.
 const READ_SIZE: usize = 256 * 1024;
 
@@ -44,6 +46,8 @@ pub(super) enum RestoreError {
     Bad(#[from] StateError),
     #[error("bad state file: it holds all {0} tokens, but this model cannot step back: it must hold the first {expected}", expected = .0 - 1)]
     CannotStepBack(usize),
+    #[error("bad state file: {0}")]
+    Values(Mismatch),
     #[error("cannot convert the state file: {0}")]
     Convert(std::io::Error),
     #[error("llama.cpp refused the state file: {0}")]
@@ -62,13 +66,15 @@ pub(super) fn restore(
     path: &Path,
     prompt: &[Token],
     rules: &RestoreRules,
+    probe: &mut Probe,
 ) -> Result<usize, RestoreError> {
     let layout = rules.layout.as_ref().map_err(|reason| RestoreError::Unsupported(reason.clone()))?;
     let mut file = open(path)?;
     let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
     let n_states = states_in(&mut file, &ids, rules.can_step_back)?;
     let expect = Expect { ids: &ids, n_states, n_ctx: rules.n_ctx, scan: rules.scan };
-    let (file, n_area) = prove(file, layout, &expect)?;
+    let (mut file, n_area) = prove(file, layout, &expect)?;
+    compare_values(probe, &mut file, layout, prompt)?;
 
     context.load_state(seq, &descriptor_path(&file), n_area).map_err(RestoreError::Load)?;
     expect_positions(context, seq, n_states, rules.n_swa)?;
@@ -129,6 +135,21 @@ fn prove(mut file: File, layout: &Layout, expect: &Expect<'_>) -> Result<(File, 
     let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut converted)?;
     converted.rewind().map_err(RestoreError::Convert)?;
     Ok((converted, checked.n_area as usize))
+}
+
+/// A probe that cannot be made is no reason to refuse a file that is well-formed.
+fn compare_values(probe: &mut Probe, file: &mut File, layout: &Layout, prompt: &[Token]) -> Result<(), RestoreError> {
+    if !probe.is_due() {
+        return Ok(());
+    }
+    match probe.compare(file, layout, prompt) {
+        Ok(None) => Ok(()),
+        Ok(Some(mismatch)) => Err(RestoreError::Values(mismatch)),
+        Err(reason) => {
+            tracing::warn!("the values of the state file were not compared: {reason}");
+            Ok(())
+        }
+    }
 }
 
 /// A name that opens this very file, whatever has happened to the one it was opened by.
