@@ -168,6 +168,29 @@ pub struct HybridArgs {
     /// Folder for the files that pass between the two [default: /dev/shm when it has room, else the temporary folder]
     #[arg(long, value_name = "DIR")]
     pub slot_dir: Option<PathBuf>,
+
+    /// Look for NaN and infinity in state files
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Switch::On)]
+    pub state_scan: Switch,
+
+    /// Compare the values of the first state file, and of every N-th after it, with what is computed here for the prompt's
+    /// first 8 tokens; `off` never does
+    #[arg(long, value_name = "N", default_value = "32", value_parser = probe)]
+    pub state_probe: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// `--state-probe`: a number, or `off`.
+fn probe(text: &str) -> Result<u32, String> {
+    match text {
+        "off" => Ok(0),
+        number => number.parse().map_err(|_| "give a number, or `off`".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

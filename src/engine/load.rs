@@ -11,6 +11,7 @@ use crate::llama::{self, Batch, ChatTemplates, Context, ContextParams, KvType, M
 use crate::state::{Layout, ModelFacts};
 
 use super::device::{self, Selection};
+use super::probe::Probe;
 use super::restore::RestoreRules;
 use super::thread::{Command, DecodeLoop, Limits};
 use super::{CacheType, DEFAULT_N_CTX, EngineConfig, FlashAttention, LoadError, ModelInfo, Shared};
@@ -255,10 +256,11 @@ fn prepare(
             can_step_back: !model.has_recurrent_state(),
             n_ctx,
             n_swa: model.n_swa(),
-            scan: true,
+            scan: config.state_scan,
         },
     };
-    Ok((Ready { n_ctx, state_bytes_full, layout }, DecodeLoop::new(context, commands, limits)))
+    let probe = Probe::new(model.clone(), params, config.state_probe);
+    Ok((Ready { n_ctx, state_bytes_full, layout }, DecodeLoop::new(context, commands, limits, probe)))
 }
 
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";

@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod generation;
 mod load;
+mod probe;
 mod restore;
 mod slot;
 mod template;
@@ -26,7 +27,7 @@ use parking_lot::Mutex;
 use crate::llama::{ChatTemplates, Model, Sampler, SamplerSpec, Token};
 use crate::state::Layout;
 
-pub use config::{CacheType, DEFAULT_N_CTX, Device, EngineConfig, FlashAttention};
+pub use config::{CacheType, DEFAULT_N_CTX, DEFAULT_STATE_PROBE, Device, EngineConfig, FlashAttention};
 pub use device::{DeviceSummary, list_devices, resolve_device};
 pub use error::{EngineError, LoadError};
 pub use generation::Generation;

@@ -13,6 +13,8 @@ use rustix::fs::{Mode, OFlags};
 use crate::llama::{Context, SeqId, Token};
 use crate::state::{self, Expect, Layout, StateError};
 
+use super::probe::{Mismatch, Probe};
+
 /// How much is read at a time: stays in the CPU's cache between reading and scanning.
 const READ_SIZE: usize = 256 * 1024;
 
@@ -44,6 +46,8 @@ pub(super) enum RestoreError {
     Bad(#[from] StateError),
     #[error("bad state file: it holds all {0} tokens, but this model cannot step back: it must hold the first {expected}", expected = .0 - 1)]
     CannotStepBack(usize),
+    #[error("bad state file: {0}")]
+    Values(Mismatch),
     #[error("llama.cpp refused the state file: {0}")]
     Load(crate::llama::Error),
     #[error("after the restore the sequence holds {found}, not positions up to {expected}")]
@@ -60,6 +64,7 @@ pub(super) fn restore(
     path: &Path,
     prompt: &[Token],
     rules: &RestoreRules,
+    probe: &mut Probe,
 ) -> Result<usize, RestoreError> {
     let layout = rules.layout.as_ref().map_err(|reason| RestoreError::Unsupported(reason.clone()))?;
     let mut file = open(path)?;
@@ -67,6 +72,7 @@ pub(super) fn restore(
     let n_states = states_in(&mut file, &ids, rules.can_step_back)?;
     let expect = Expect { ids: &ids, n_states, n_ctx: rules.n_ctx, scan: rules.scan };
     let (mut image, body) = prove(file, layout, &expect)?;
+    compare_values(probe, &image, layout, prompt)?;
 
     context.load_state(seq, &mut image, body).map_err(RestoreError::Load)?;
     drop(image);
@@ -134,6 +140,21 @@ impl Write for Image {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
+    }
+}
+
+/// A probe that cannot be made is no reason to refuse a file that is well-formed.
+fn compare_values(probe: &mut Probe, image: &[u8], layout: &Layout, prompt: &[Token]) -> Result<(), RestoreError> {
+    if !probe.is_due() {
+        return Ok(());
+    }
+    match probe.compare(image, layout, prompt) {
+        Ok(None) => Ok(()),
+        Ok(Some(mismatch)) => Err(RestoreError::Values(mismatch)),
+        Err(reason) => {
+            tracing::warn!("the values of the state file were not compared: {reason}");
+            Ok(())
+        }
     }
 }
 
