@@ -3,7 +3,7 @@
 
 MODEL ?=
 PORT ?= 8000
-QUESTION ?= What is the capital of France?
+QUESTION ?= Why is the sky blue?
 TESTARGS ?=
 # The committed Cargo.lock is what was tested.
 CARGOFLAGS ?= --locked

@@ -19,6 +19,18 @@ impl Features {
         let on = |name: &str| std::env::var_os(name).is_some();
         Self { rpc: on("CARGO_FEATURE_RPC"), hrx: on("CARGO_FEATURE_HRX"), vulkan: on("CARGO_FEATURE_VULKAN") }
     }
+
+    /// cmake only warns about a switch that the tree does not know, and the build would lack what was asked for.
+    pub fn check(&self, source: &Source) -> Result<()> {
+        if self.hrx && !source.dir.join("ggml/src/ggml-hrx").is_dir() {
+            return Err(format!(
+                "the feature `hrx` needs a llama.cpp tree with AMD's HRX backend, and {} has none: put a checkout of the fork \
+                 that vendor/PINS.toml names at vendor/llama.cpp, or name it in ONEBIT_LLAMA_SRC (docs/hrx.md)",
+                source.describe()
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// What a finished build left behind.

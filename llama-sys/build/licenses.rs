@@ -26,7 +26,8 @@ fn find(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) {
         let Ok(kind) = entry.file_type() else { continue };
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if kind.is_file() && name.to_uppercase().starts_with("LICENSE") {
+        let is_text = !name.ends_with(".cmake");
+        if kind.is_file() && is_text && name.to_uppercase().starts_with("LICENSE") {
             files.push(entry.path());
         } else if kind.is_dir() && depth < 3 && !name.starts_with('.') {
             find(&entry.path(), depth + 1, files);

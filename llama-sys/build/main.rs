@@ -34,6 +34,7 @@ fn run() -> Result<()> {
     tools::require_all()?;
 
     let features = cmake::Features::from_env();
+    features.check(&source)?;
     let tree = cmake::build(&source, &features, &out_dir)?;
     bindings::generate(&manifest_dir, &source, &out_dir)?;
     link::compile_shim(&manifest_dir, &source)?;

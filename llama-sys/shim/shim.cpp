@@ -4,6 +4,7 @@
 #include "build-info.h"
 #include "common.h"
 #include "fit.h"
+#include "llama-grammar.h"
 #include "log.h"
 
 void onebit_string_free(char * text) {
@@ -47,10 +48,43 @@ onebit_status onebit_sampler_apply(llama_sampler * sampler, llama_token_data_arr
     return onebit_guard(err, [&] { llama_sampler_apply(sampler, candidates); });
 }
 
+// llama_sampler_init_grammar prints a parse error to stderr, grammar and all, where a client's text could pass for our own
+// lines. So the rules are parsed here first, with the same parser, and the error becomes the caller's.
+static void check_grammar(const llama_vocab * vocab, const char * grammar) {
+    llama_grammar_parser parser(vocab);
+    const char * pos = grammar;
+    try {
+        while (true) {
+            // Space and comments before the first rule; parse_rule eats those behind one.
+            while (*pos == ' ' || *pos == '\t' || *pos == '\r' || *pos == '\n' || *pos == '#') {
+                if (*pos == '#') {
+                    while (*pos && *pos != '\n') {
+                        ++pos;
+                    }
+                } else {
+                    ++pos;
+                }
+            }
+            if (!*pos) {
+                break;
+            }
+            pos = parser.parse_rule(pos);
+        }
+    } catch (const std::exception & e) {
+        throw onebit_invalid(std::string(e.what()).substr(0, 200));
+    }
+    for (const auto & symbol : parser.symbol_ids) {
+        if (symbol.second >= parser.rules.size() || parser.rules[symbol.second].empty()) {
+            throw onebit_invalid("rule '" + symbol.first.substr(0, 100) + "' is not defined");
+        }
+    }
+}
+
 onebit_status onebit_sampler_grammar(const llama_vocab * vocab, const char * grammar, const char * root, bool lazy,
                                      const char ** patterns, size_t n_patterns, const llama_token * tokens, size_t n_tokens,
                                      llama_sampler ** out, char ** err) {
     return onebit_guard(err, [&] {
+        check_grammar(vocab, grammar);
         llama_sampler * sampler = lazy
             ? llama_sampler_init_grammar_lazy_patterns(vocab, grammar, root, patterns, n_patterns, tokens, n_tokens)
             : llama_sampler_init_grammar(vocab, grammar, root);

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::engine::{CacheType, FlashAttention};
@@ -66,7 +67,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct ModelArgs {
     /// GGUF file
-    #[arg(short, long, value_name = "FILE", env = "ONEBIT_MODEL")]
+    #[arg(short, long, value_name = "FILE", env = "ONEBIT_MODEL", value_parser = maybe_empty())]
     pub model: PathBuf,
 
     /// auto, cpu, hrx, hybrid, or a device that `onebit devices` lists
@@ -143,16 +144,21 @@ impl From<FlashAttnArg> for FlashAttention {
     }
 }
 
+/// A path. An empty one is let through: a variable that is set to nothing counts as not set, and is not clap's to refuse.
+fn maybe_empty() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 /// The external prefill provider of `--device hybrid`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "External prefill (--device hybrid)")]
 pub struct HybridArgs {
     /// Program that computes a prompt's KV cache (docs/hybrid.md)
-    #[arg(long, value_name = "PROGRAM", env = "ONEBIT_HYBRID_PREFILL")]
+    #[arg(long, value_name = "PROGRAM", env = "ONEBIT_HYBRID_PREFILL", value_parser = maybe_empty())]
     pub prefill_provider: Option<PathBuf>,
 
     /// Folder that is passed on to it as --elfs
-    #[arg(long, value_name = "DIR", env = "ONEBIT_HYBRID_ELFS")]
+    #[arg(long, value_name = "DIR", env = "ONEBIT_HYBRID_ELFS", value_parser = maybe_empty())]
     pub prefill_elfs: Option<PathBuf>,
 
     /// Seconds that one run of it may take
@@ -162,6 +168,29 @@ pub struct HybridArgs {
     /// Folder for the files that pass between the two [default: /dev/shm when it has room, else the temporary folder]
     #[arg(long, value_name = "DIR")]
     pub slot_dir: Option<PathBuf>,
+
+    /// Look for NaN and infinity in state files
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Switch::On)]
+    pub state_scan: Switch,
+
+    /// Compare the values of the first state file, and of every N-th after it, with what is computed here for the prompt's
+    /// first 8 tokens; `off` never does
+    #[arg(long, value_name = "N", default_value = "32", value_parser = probe)]
+    pub state_probe: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// `--state-probe`: a number, or `off`.
+fn probe(text: &str) -> Result<u32, String> {
+    match text {
+        "off" => Ok(0),
+        number => number.parse().map_err(|_| "give a number, or `off`".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use crate::hybrid::{Hybrid, HybridConfig, LineSink};
 use crate::server::Backend;
 
 use super::Failure;
-use super::args::{FlashAttnArg, HybridArgs, ModelArgs, RefusedArgs, ServeArgs};
+use super::args::{FlashAttnArg, HybridArgs, ModelArgs, RefusedArgs, ServeArgs, Switch};
 
 /// What `--device` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,12 @@ fn first_refused(args: &RefusedArgs) -> Option<&'static str> {
     given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag)
 }
 
-pub fn engine_config(mode: &Mode, args: &ModelArgs, parallel: u32) -> Result<EngineConfig, Failure> {
+pub fn engine_config(
+    mode: &Mode,
+    args: &ModelArgs,
+    hybrid: &HybridArgs,
+    parallel: u32,
+) -> Result<EngineConfig, Failure> {
     let mut config = EngineConfig::new(&args.model);
     config.device = mode.decode_device();
     config.n_ctx = args.ctx_size;
@@ -103,6 +108,8 @@ pub fn engine_config(mode: &Mode, args: &ModelArgs, parallel: u32) -> Result<Eng
     config.n_gpu_layers = args.gpu_layers;
     config.rpc_servers.clone_from(&args.rpc);
     config.chat_template = chat_template(args)?;
+    config.state_scan = hybrid.state_scan == Switch::On;
+    config.state_probe = Some(hybrid.state_probe).filter(|&every| every > 0);
     Ok(config)
 }
 

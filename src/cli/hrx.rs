@@ -21,15 +21,27 @@ pub(super) fn find_libhsa(
     folders.iter().map(|folder| folder.join(LIBRARY)).find(|path| exists(path))
 }
 
-/// Library folders of the installed run-times, in the order of their names.
-fn library_folders() -> Vec<PathBuf> {
-    let root = PathBuf::from(ROOT);
-    let mut folders = vec![root.join("lib")];
-    let entries = std::fs::read_dir(&root).into_iter().flatten().flatten();
-    let mut versions: Vec<_> = entries.map(|entry| entry.path().join("lib")).collect();
-    versions.sort();
-    folders.extend(versions);
-    folders
+/// The deepest place where an installed run-time has its library is inside a Python environment:
+/// `lib/python3.12/site-packages/_rocm_sdk_core/lib`.
+const MAX_DEPTH: usize = 7;
+
+/// Folders below `folder` that are called `lib`, nearer ones first, then in the order of their names.
+fn library_folders(folder: &Path) -> Vec<PathBuf> {
+    let (mut found, mut level) = (Vec::new(), vec![folder.to_owned()]);
+    for _ in 0..MAX_DEPTH {
+        let mut next = Vec::new();
+        for folder in level {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            // Links are not followed: an installation may link back to itself.
+            next.extend(
+                entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
+            );
+        }
+        next.sort();
+        found.extend(next.iter().filter(|folder| folder.ends_with("lib")).cloned());
+        level = next;
+    }
+    found
 }
 
 /// Points HRX at its run-time, and says what stands in the way: `Ok(None)` when this build has no HRX.
@@ -39,7 +51,7 @@ pub(super) fn prepare(flag: Option<&Path>) -> Result<Option<PathBuf>, String> {
         return Ok(None);
     }
     let environment = std::env::var_os(LIBHSA_VARIABLE).map(PathBuf::from);
-    let found = find_libhsa(flag, environment.as_deref(), &library_folders(), &|path| path.is_file());
+    let found = find_libhsa(flag, environment.as_deref(), &library_folders(Path::new(ROOT)), &|path| path.is_file());
     let Some(path) = found else {
         return Err(format!("no {LIBRARY} below {ROOT}: install TheRock's run-time or name it with --hrx-libhsa"));
     };
@@ -51,6 +63,14 @@ pub(super) fn prepare(flag: Option<&Path>) -> Result<Option<PathBuf>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_deep_inside_is_found_after_one_nearer_by() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("7.1/lib/python3.12/site-packages/_rocm_sdk_core/lib");
+        std::fs::create_dir_all(&deep).unwrap();
+        assert_eq!(library_folders(root.path()), [root.path().join("7.1/lib"), deep]);
+    }
 
     #[test]
     fn the_flag_wins_then_the_environment_then_the_first_installed() {

@@ -67,7 +67,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(Command::Devices(args)) => ("devices", devices::main(&args)),
         Some(Command::State(command)) => (command.name(), state::main(&command)),
         Some(Command::Provider(command)) => ("provider check", provider::main(&command)),
-        Some(Command::Licenses) => ("licenses", print(crate::llama::licenses())),
+        Some(Command::Licenses) => ("licenses", print(&licenses())),
         None => return ExitCode::from(2),
     };
     exit_code(&format!("onebit {name}"), result)
@@ -79,6 +79,11 @@ fn exit_code(name: &str, result: Result<(), Failure>) -> ExitCode {
         eprintln!("{name}: {}", failure.message);
     }
     ExitCode::from(failure.code)
+}
+
+/// NOTICE names what ships no license file of its own; the texts that were found at build time follow.
+fn licenses() -> String {
+    format!("{}\n{}", include_str!("../../NOTICE"), crate::llama::licenses())
 }
 
 /// `version: <number>` comes first: launchers that know llama-server read it.
@@ -106,11 +111,16 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// The log goes to stderr; `ONEBIT_LOG` says what (default: warnings, and llama.cpp's errors).
+/// The log goes to stderr; `ONEBIT_LOG` says what, as `level` or `target=level,...` (default: warnings, and of llama.cpp
+/// errors).
 fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ONEBIT_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,llama.cpp=error"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+    let usual = || Targets::new().with_default(tracing::Level::WARN).with_target("llama.cpp", tracing::Level::ERROR);
+    let wanted = std::env::var("ONEBIT_LOG").ok().and_then(|text| text.parse().ok());
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // A second start (in a process that has a log already) changes nothing.
-    let _ = log.with_ansi(std::io::stderr().is_terminal()).try_init();
+    let _ = tracing_subscriber::registry().with(lines).with(wanted.unwrap_or_else(usual)).try_init();
 }

@@ -24,7 +24,7 @@ pub(super) fn main(args: &RunArgs) -> Result<(), Failure> {
         tracing::warn!("HRX: {reason}");
     }
     let prompt = prompt_text(args)?;
-    let engine_config = config::engine_config(&mode, &args.model, 1)?;
+    let engine_config = config::engine_config(&mode, &args.model, &args.hybrid, 1)?;
     let hybrid_config = match mode {
         Mode::Hybrid => Some(config::hybrid_config(&args.model, &args.hybrid)?),
         Mode::Local(_) => None,

@@ -110,12 +110,21 @@ pub struct EngineConfig {
     pub rpc_servers: Vec<String>,
     /// A Jinja chat template in place of the model's own.
     pub chat_template: Option<String>,
+    /// Look for NaN and infinity in the values of state files.
+    pub state_scan: bool,
+    /// Compare the values of the first restored state file, and of every n-th after it, with what is computed here for the
+    /// prompt's first tokens; `None` never does.
+    pub state_probe: Option<u32>,
     /// Run one token through the model at load, so that the first request finds weights paged in.
     pub warmup: bool,
 }
 
 /// Context length when nobody asks for one: most chats fit, and the KV cache of a small model stays under a gigabyte.
 pub const DEFAULT_N_CTX: u32 = 8192;
+
+/// How often state files are probed when nobody says: the first after a start tells a wrong set-up, the others that it
+/// changed.
+pub const DEFAULT_STATE_PROBE: u32 = 32;
 
 impl EngineConfig {
     /// Defaults for `model`: automatic device, a context of [`DEFAULT_N_CTX`] tokens (or the model's, if that is less),
@@ -136,6 +145,8 @@ impl EngineConfig {
             n_gpu_layers: None,
             rpc_servers: Vec::new(),
             chat_template: None,
+            state_scan: true,
+            state_probe: Some(DEFAULT_STATE_PROBE),
             warmup: true,
         }
     }

@@ -14,7 +14,7 @@ use super::{EngineError, Event, Shared};
 pub(super) type EventSender = UnboundedSender<Result<Event, EngineError>>;
 
 /// A running generation: a blocking [`Iterator`] and an async [`Stream`] of [`Event`]s. Dropping it stops the work before
-/// the next token.
+/// the next token. Where both `Iterator` and `StreamExt` are in scope, name the one you mean: `StreamExt::next(&mut events)`.
 ///
 /// The channel behind it has no bound of its own, so that the decode thread never waits for a slow reader; a generation
 /// sends at most one event for each token that fits the context, which is the bound.

@@ -11,6 +11,7 @@ use crate::llama::{self, Batch, ChatTemplates, Context, ContextParams, KvType, M
 use crate::state::{Layout, ModelFacts};
 
 use super::device::{self, Selection};
+use super::probe::Probe;
 use super::restore::RestoreRules;
 use super::thread::{Command, DecodeLoop, Limits};
 use super::{CacheType, DEFAULT_N_CTX, EngineConfig, FlashAttention, LoadError, ModelInfo, Shared};
@@ -143,6 +144,14 @@ fn require_memory(
     if !params.devices.is_empty() {
         return Ok(());
     }
+    let n_ctx = context.n_ctx / config.n_seq;
+    // The dry run leaves out the cache, but not llama.cpp's notes on each cell (some 60 bytes). A context whose notes alone
+    // would take a good part of the memory cannot have a cache in the rest.
+    let notes = u64::from(context.n_ctx) * 64;
+    if notes > available / 4 {
+        let reason = format!("the notes on its cells alone take {}, and {} are available", gib(notes), gib(available));
+        return Err(LoadError::Context { n_ctx, reason });
+    }
     // K and V of f32, with heads up to four times as wide as the embedding.
     let generous = u64::from(context.n_ctx) * u64::from(model.n_layer()) * u64::from(model.n_embd()) * 2 * 4 * 4;
     if generous < available / 2 {
@@ -150,13 +159,13 @@ fn require_memory(
     }
     let need = match Model::memory_need(&config.model, params, context) {
         Ok(need) => need.context + need.compute,
-        Err(err) => return Err(LoadError::Context { n_ctx: context.n_ctx / config.n_seq, reason: err.to_string() }),
+        Err(err) => return Err(LoadError::Context { n_ctx, reason: err.to_string() }),
     };
     if need <= available {
         return Ok(());
     }
     Err(LoadError::Context {
-        n_ctx: context.n_ctx / config.n_seq,
+        n_ctx,
         reason: format!("its KV cache and scratch space take {}, and {} are available", gib(need), gib(available)),
     })
 }
@@ -247,10 +256,11 @@ fn prepare(
             can_step_back: !model.has_recurrent_state(),
             n_ctx,
             n_swa: model.n_swa(),
-            scan: true,
+            scan: config.state_scan,
         },
     };
-    Ok((Ready { n_ctx, state_bytes_full, layout }, DecodeLoop::new(context, commands, limits)))
+    let probe = Probe::new(model.clone(), params, config.state_probe);
+    Ok((Ready { n_ctx, state_bytes_full, layout }, DecodeLoop::new(context, commands, limits, probe)))
 }
 
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";

@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod generation;
 mod load;
+mod probe;
 mod restore;
 mod slot;
 mod template;
@@ -26,7 +27,7 @@ use parking_lot::Mutex;
 use crate::llama::{ChatTemplates, Model, Sampler, SamplerSpec, Token};
 use crate::state::Layout;
 
-pub use config::{CacheType, DEFAULT_N_CTX, Device, EngineConfig, FlashAttention};
+pub use config::{CacheType, DEFAULT_N_CTX, DEFAULT_STATE_PROBE, Device, EngineConfig, FlashAttention};
 pub use device::{DeviceSummary, list_devices, resolve_device};
 pub use error::{EngineError, LoadError};
 pub use generation::Generation;
@@ -192,6 +193,7 @@ impl Engine {
         path: impl AsRef<Path>,
     ) -> Result<PrefillReport, EngineError> {
         let tokens = self.prompt_tokens(prompt.into())?;
+        self.check_prompt(&tokens)?;
         let options = GenerateOptions::greedy(0);
         let sampler = self.sampler(&options, 0)?;
         let (reply, answer) = std::sync::mpsc::channel();
@@ -280,9 +282,9 @@ impl Engine {
         Ok(SamplerSpec {
             temperature: number("temperature", sampling.temperature, |value| value >= 0.0)?,
             top_k: sampling.top_k,
-            top_p: number("top_p", sampling.top_p, |value| value > 0.0 && value <= 1.0)?,
+            top_p: number("top_p", sampling.top_p, |value| (0.0..=1.0).contains(&value))?,
             min_p: number("min_p", sampling.min_p, |value| (0.0..=1.0).contains(&value))?,
-            typical_p: number("typical_p", sampling.typical_p, |value| value > 0.0 && value <= 1.0)?,
+            typical_p: number("typical_p", sampling.typical_p, |value| (0.0..=1.0).contains(&value))?,
             repeat_penalty: number("repeat_penalty", sampling.repeat_penalty, |value| value > 0.0)?,
             repeat_last_n: sampling.repeat_last_n,
             presence_penalty: number("presence_penalty", sampling.presence_penalty, |_| true)?,

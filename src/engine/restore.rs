@@ -1,17 +1,19 @@
 //! A sequence-state file from another program, into a sequence of this context.
 //!
 //! Nothing reaches llama.cpp before `state` has proven it well-formed. The file is opened once, without following a link,
-//! and what was opened is what is loaded: through the descriptor, not through the name.
+//! and read once: what was checked is kept in memory (and in this build's state version) on the way, and that is loaded. So
+//! it does not matter who else writes to the file meanwhile.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek};
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::io::{BufReader, ErrorKind, Seek, Write};
+use std::path::Path;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use crate::llama::{Context, SeqId, Token};
 use crate::state::{self, Expect, Layout, StateError};
+
+use super::probe::{Mismatch, Probe};
 
 /// How much is read at a time: stays in the CPU's cache between reading and scanning.
 const READ_SIZE: usize = 256 * 1024;
@@ -44,8 +46,8 @@ pub(super) enum RestoreError {
     Bad(#[from] StateError),
     #[error("bad state file: it holds all {0} tokens, but this model cannot step back: it must hold the first {expected}", expected = .0 - 1)]
     CannotStepBack(usize),
-    #[error("cannot convert the state file: {0}")]
-    Convert(std::io::Error),
+    #[error("bad state file: {0}")]
+    Values(Mismatch),
     #[error("llama.cpp refused the state file: {0}")]
     Load(crate::llama::Error),
     #[error("after the restore the sequence holds {found}, not positions up to {expected}")]
@@ -62,15 +64,18 @@ pub(super) fn restore(
     path: &Path,
     prompt: &[Token],
     rules: &RestoreRules,
+    probe: &mut Probe,
 ) -> Result<usize, RestoreError> {
     let layout = rules.layout.as_ref().map_err(|reason| RestoreError::Unsupported(reason.clone()))?;
     let mut file = open(path)?;
     let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
     let n_states = states_in(&mut file, &ids, rules.can_step_back)?;
     let expect = Expect { ids: &ids, n_states, n_ctx: rules.n_ctx, scan: rules.scan };
-    let (file, n_area) = prove(file, layout, &expect)?;
+    let (mut image, body) = prove(file, layout, &expect)?;
+    compare_values(probe, &image, layout, prompt)?;
 
-    context.load_state(seq, &descriptor_path(&file), n_area).map_err(RestoreError::Load)?;
+    context.load_state(seq, &mut image, body).map_err(RestoreError::Load)?;
+    drop(image);
     let next = prompt.len() - 1;
     expect_positions(context, seq, n_states, next, rules.n_swa)?;
     if n_states == prompt.len() {
@@ -114,27 +119,43 @@ fn states_in(file: &mut File, ids: &[i32], can_step_back: bool) -> Result<usize,
     }
 }
 
-/// Checks the file, and rewrites one of another state version into memory where that is provably safe. Returns what is
-/// to be loaded and the size of its token area.
-fn prove(mut file: File, layout: &Layout, expect: &Expect<'_>) -> Result<(File, usize), RestoreError> {
+/// Checks the file and gives its bytes, of this build's state version, with the place where its memory begins.
+fn prove(mut file: File, layout: &Layout, expect: &Expect<'_>) -> Result<(Vec<u8>, usize), RestoreError> {
     let len = file.metadata().map_err(RestoreError::Open)?.len();
-    let checked = state::check(&mut BufReader::with_capacity(READ_SIZE, &mut file), len, layout, expect)?;
-    file.rewind().map_err(RestoreError::Open)?;
-    if checked.native {
-        return Ok((file, checked.n_area as usize));
-    }
-    let memory = rustix::fs::memfd_create("onebit-state", MemfdFlags::CLOEXEC)
-        .map_err(|err| RestoreError::Convert(err.into()))?;
-    let mut converted = File::from(memory);
-    let mut reader = BufReader::with_capacity(READ_SIZE, file.take(len));
-    let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut converted)?;
-    converted.rewind().map_err(RestoreError::Convert)?;
-    Ok((converted, checked.n_area as usize))
+    let mut image = Image(Vec::new());
+    let mut reader = BufReader::with_capacity(READ_SIZE, &mut file);
+    let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut image)?;
+    Ok((image.0, checked.body_offset))
 }
 
-/// A name that opens this very file, whatever has happened to the one it was opened by.
-fn descriptor_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+/// Grows with what was read and found good, so that no claim of a file reserves anything; without room it is an error.
+struct Image(Vec<u8>);
+
+impl Write for Image {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.try_reserve(bytes.len()).map_err(|_| std::io::Error::from(ErrorKind::OutOfMemory))?;
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A probe that cannot be made is no reason to refuse a file that is well-formed.
+fn compare_values(probe: &mut Probe, image: &[u8], layout: &Layout, prompt: &[Token]) -> Result<(), RestoreError> {
+    if !probe.is_due() {
+        return Ok(());
+    }
+    match probe.compare(image, layout, prompt) {
+        Ok(None) => Ok(()),
+        Ok(Some(mismatch)) => Err(RestoreError::Values(mismatch)),
+        Err(reason) => {
+            tracing::warn!("the values of the state file were not compared: {reason}");
+            Ok(())
+        }
+    }
 }
 
 /// The memory must hold what was promised: `n` positions from 0, or the end of them for a running state and for a window,

@@ -10,6 +10,13 @@ use super::generation::EventSender;
 use super::text::{Pushed, TextAssembler};
 use super::{EngineError, Event, FinishReason, GenerateOptions, PrefillReport, PromptReport, Report};
 
+/// From this length on, a prompt's last token is evaluated in a batch of its own.
+///
+/// After a handoff the last token is always evaluated alone. ggml's CPU attention computes 64 rows and more in tiles, and a
+/// single row over 512 cells and more in parts, with other rounding each; so a prompt that is evaluated here takes the same
+/// way, and the answer does not depend on where the prompt came from. Shorter prompts take one kernel either way.
+const LAST_ALONE_FROM: usize = 64;
+
 /// Work for the decode thread.
 pub(super) struct Job {
     pub tokens: Vec<Token>,
@@ -105,11 +112,16 @@ impl Slot {
         }
     }
 
-    /// Tokens that are still to be evaluated: the rest of the prompt, or the one that was chosen last.
-    pub fn todo(&self) -> &[Token] {
-        match &self.next {
-            Some(token) => std::slice::from_ref(token),
-            None => &self.job.tokens[self.n_past.min(self.job.tokens.len())..],
+    /// Tokens that are to be evaluated next, and whether the last of them completes what is known: the token that was
+    /// chosen last, or the rest of the prompt.
+    pub fn todo(&self) -> (&[Token], bool) {
+        if let Some(token) = &self.next {
+            return (std::slice::from_ref(token), true);
+        }
+        let rest = &self.job.tokens[self.n_past.min(self.job.tokens.len())..];
+        match rest.split_last() {
+            Some((_, before)) if self.job.tokens.len() >= LAST_ALONE_FROM && !before.is_empty() => (before, false),
+            _ => (rest, true),
         }
     }
 

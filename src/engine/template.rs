@@ -101,6 +101,9 @@ fn template_error(error: Error) -> EngineError {
 
 /// The engine's grammar in the terms of the safe layer.
 pub(super) fn grammar_spec(engine: &Engine, grammar: &Grammar) -> Result<GrammarSpec, EngineError> {
+    if grammar.gbnf.trim().is_empty() {
+        return Err(EngineError::InvalidOption { option: "grammar", reason: "has no rules".to_owned() });
+    }
     let prefill =
         if grammar.prefill.is_empty() { Vec::new() } else { engine.tokenize(&grammar.prefill, false, true)? };
     let triggers = grammar.triggers.as_ref().map(|triggers| (triggers.patterns.clone(), triggers.tokens.clone()));

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::llama::{Batch, CancelFlag, Context, SeqId};
 
+use super::probe::Probe;
 use super::restore::{self, RestoreRules};
 use super::slot::{Job, Output, Progress, Slot, decode_error};
 use super::{EngineError, PrefillReport};
@@ -35,6 +36,7 @@ pub(super) struct DecodeLoop {
     context: Context,
     commands: Receiver<Command>,
     limits: Limits,
+    probe: Probe,
     queue: VecDeque<Box<Job>>,
     /// Indexed by sequence.
     slots: Vec<Option<Slot>>,
@@ -52,9 +54,9 @@ struct Share {
 }
 
 impl DecodeLoop {
-    pub fn new(context: Context, commands: Receiver<Command>, limits: Limits) -> Self {
+    pub fn new(context: Context, commands: Receiver<Command>, limits: Limits, probe: Probe) -> Self {
         let slots = (0..limits.n_seq).map(|_| None).collect();
-        Self { context, commands, limits, queue: VecDeque::new(), slots, batch: Batch::new(), first: 0 }
+        Self { context, commands, limits, probe, queue: VecDeque::new(), slots, batch: Batch::new(), first: 0 }
     }
 
     /// Runs until the last handle is gone or one asks for a shutdown. What is unfinished then fails with `Stopped`.
@@ -106,7 +108,7 @@ impl DecodeLoop {
             return;
         };
         let started = Instant::now();
-        match restore::restore(&mut self.context, seq_id, path, &job.tokens, &self.limits.restore) {
+        match restore::restore(&mut self.context, seq_id, path, &job.tokens, &self.limits.restore, &mut self.probe) {
             Ok(n_restored) => self.slots[seq] = Some(Slot::new(job, seq_id, n_restored, Some(started.elapsed()))),
             Err(reason) => {
                 self.context.clear_seq(seq_id);
@@ -148,11 +150,11 @@ impl DecodeLoop {
                 break;
             }
             let Some(slot) = &self.slots[seq] else { continue };
-            let todo = slot.todo();
+            let (todo, completes) = slot.todo();
             let n_tokens = todo.len().min(room);
             let mut output = None;
             for (offset, &token) in todo[..n_tokens].iter().enumerate() {
-                let is_last = offset + 1 == todo.len();
+                let is_last = completes && offset + 1 == todo.len();
                 let position = i32::try_from(slot.n_past + offset).unwrap_or(i32::MAX);
                 let index = self.batch.push(token, position, slot.seq, is_last);
                 output = is_last.then_some(index).or(output);

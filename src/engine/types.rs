@@ -154,7 +154,7 @@ pub struct PromptReport {
     pub n_prompt: usize,
     /// Of these, taken from the cache or a state file.
     pub n_cached: usize,
-    /// Time of `llama_state_seq_load_file` and its checks, when a state file was restored.
+    /// Time to read and check the file and to load it, when a state file was restored.
     pub restore: Option<Duration>,
     /// Time to evaluate the other tokens.
     pub evaluate: Duration,

@@ -63,7 +63,7 @@ impl Process {
         let process = match what.supervisor {
             None => Process::Direct(Direct::start(command).map_err(|error| what.start_error(&error))?),
             Some(_) => Process::Supervised(
-                Supervised::start(command, what.program.to_owned())
+                Supervised::start(command, what.program.to_owned(), what.directory.to_owned())
                     .map_err(|error| HybridError::Supervisor(format!("it does not start: {}", os_reason(&error))))?,
             ),
         };
@@ -112,17 +112,19 @@ pub(super) struct Supervised {
     received: Vec<u8>,
     /// The provider's process id, and its group's, once known.
     provider: Option<Pid>,
+    /// The run's directory, which nobody else works in.
+    directory: PathBuf,
     /// Not killed when dropped: it has work to do then. Tokio reaps it.
     _supervisor: Child,
 }
 
 impl Supervised {
-    fn start(mut command: Command, program: PathBuf) -> io::Result<Self> {
+    fn start(mut command: Command, program: PathBuf, directory: PathBuf) -> io::Result<Self> {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let lifeline = UnixStream::from_std(ours)?;
         let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
-        Ok(Self { program, lifeline, received: Vec::new(), provider: None, _supervisor: child })
+        Ok(Self { program, lifeline, received: Vec::new(), provider: None, directory, _supervisor: child })
     }
 
     async fn ended(&mut self) -> Result<ExitStatus, HybridError> {
@@ -141,11 +143,27 @@ impl Supervised {
                 }
             }
             if self.lifeline.read_buf(&mut self.received).await.unwrap_or(0) == 0 {
-                // Somebody killed it. Its group is all of the provider that we can still reach.
+                // Somebody killed it. What we can still reach of the provider is its group, if we were told of it, and
+                // whoever still works in the run's directory.
                 if let Some(provider) = self.provider {
                     let _ = rustix::process::kill_process_group(provider, Signal::KILL);
                 }
+                kill_those_in(&self.directory);
                 return Err(HybridError::Supervisor("it ended before the provider".to_owned()));
+            }
+        }
+    }
+}
+
+/// SIGKILL for every process whose working directory is this one, twice, for those that were being forked.
+fn kill_those_in(directory: &Path) {
+    for _ in 0..2 {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
+        for pid in pids {
+            let working = std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_pid()));
+            if working.is_ok_and(|working| working == directory) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         }
     }

@@ -50,7 +50,7 @@ pub(super) struct HandoffTimes {
     pub n_prompt: usize,
     /// The provider's run, from starting it to its end, as measured here.
     pub prefill: Duration,
-    /// The engine's checks of the file and `llama_state_seq_load_file`.
+    /// The engine's checks of the file, and its load.
     pub restore: Duration,
     /// From the moment the request got its turn to the first text of the answer.
     pub first_byte: Duration,

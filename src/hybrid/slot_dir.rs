@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 use super::error::{HybridError, os_reason};
@@ -25,8 +26,16 @@ const LOCK_NAME: &str = "lock";
 /// The directory of this process; removed when dropped.
 #[derive(Debug)]
 pub(super) struct SlotDir {
+    base: PathBuf,
+    made: Mutex<Made>,
+}
+
+#[derive(Debug)]
+struct Made {
     path: PathBuf,
     _lock: File,
+    /// Closed by us, so that its absence is no surprise.
+    closed: bool,
 }
 
 impl SlotDir {
@@ -54,28 +63,14 @@ impl SlotDir {
 
     fn make(base: &Path) -> io::Result<Self> {
         let base = fs::canonicalize(base)?;
-        let name = random_name()?;
-        let unborn = base.join(format!("{UNBORN_PREFIX}{name}"));
-        let path = base.join(format!("{PREFIX}{name}"));
-        make_private_dir(&unborn)?;
-        let locked = create_private(&unborn.join(LOCK_NAME)).and_then(|lock| {
-            lock.try_lock()?;
-            fs::rename(&unborn, &path)?;
-            Ok(lock)
-        });
-        match locked {
-            Ok(lock) => Ok(Self { path, _lock: lock }),
-            Err(error) => {
-                remove_dir(&unborn);
-                Err(error)
-            }
-        }
+        let made = Made::make(&base)?;
+        Ok(Self { base, made: Mutex::new(made) })
     }
 
     /// Where it is; absolute.
     #[cfg(test)]
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(super) fn path(&self) -> PathBuf {
+        self.made.lock().path.clone()
     }
 
     /// A directory for one run with the ids in it, one decimal id a line. Blocks on the file system.
@@ -88,14 +83,49 @@ impl SlotDir {
             text.push_str(&id.to_string());
             text.push('\n');
         }
-        let run = RunDir::make(&self.path).map_err(ids_error)?;
+        let run = self.new_run_dir().map_err(ids_error)?;
         create_private(&run.tokens_path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(ids_error)?;
         Ok(run)
     }
 
+    /// Others tidy up as well: a session's end may empty /dev/shm, a timer /tmp. Then the directory is made anew.
+    fn new_run_dir(&self) -> io::Result<RunDir> {
+        let mut made = self.made.lock();
+        match RunDir::make(&made.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !made.closed => {
+                *made = Made::make(&self.base)?;
+                RunDir::make(&made.path)
+            }
+            result => result,
+        }
+    }
+
     /// Removes it now, while handles to it may live on; runs fail from here on.
     pub(super) fn close(&self) {
-        remove_dir(&self.path);
+        let mut made = self.made.lock();
+        made.closed = true;
+        remove_dir(&made.path);
+    }
+}
+
+impl Made {
+    fn make(base: &Path) -> io::Result<Self> {
+        let name = random_name()?;
+        let unborn = base.join(format!("{UNBORN_PREFIX}{name}"));
+        let path = base.join(format!("{PREFIX}{name}"));
+        make_private_dir(&unborn)?;
+        let locked = create_private(&unborn.join(LOCK_NAME)).and_then(|lock| {
+            lock.try_lock()?;
+            fs::rename(&unborn, &path)?;
+            Ok(lock)
+        });
+        match locked {
+            Ok(lock) => Ok(Self { path, _lock: lock, closed: false }),
+            Err(error) => {
+                remove_dir(&unborn);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -259,10 +289,11 @@ mod tests {
     fn life_cycle() {
         let base = tempfile::tempdir().unwrap();
         let slot = SlotDir::new(Some(base.path()), 0).unwrap();
-        let name = slot.path().file_name().unwrap().to_str().unwrap();
+        let slot_path = slot.path();
+        let name = slot_path.file_name().unwrap().to_str().unwrap();
         assert_eq!(name.len(), PREFIX.len() + 32);
         assert_eq!(names(base.path()), [name]);
-        assert_eq!(mode(slot.path()), 0o700);
+        assert_eq!(mode(&slot_path), 0o700);
 
         let run = slot.new_run(&[Token(1), Token(-2), Token(32000)]).unwrap();
         assert_eq!(fs::read_to_string(run.tokens_path()).unwrap(), "1\n-2\n32000\n");
@@ -271,7 +302,7 @@ mod tests {
         assert!(other.state_name() != run.state_name() && other.path() != run.path());
         fs::write(run.path().join("left behind"), "x").unwrap();
         drop((run, other));
-        assert_eq!(names(slot.path()), [LOCK_NAME]);
+        assert_eq!(names(&slot_path), [LOCK_NAME]);
 
         let run = slot.new_run(&[Token(1)]).unwrap();
         slot.close();

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Runs `body`; a panic ends here, because unwinding into C is undefined. The default stands in for the result.
 pub(super) fn no_unwind<T: Default>(body: impl FnOnce() -> T) -> T {
@@ -35,7 +35,12 @@ impl CancelFlag {
 #[derive(Default)]
 pub(super) struct AbortState {
     pub waiting: parking_lot::Mutex<Vec<CancelFlag>>,
+    n_asked: AtomicU32,
 }
+
+/// ggml asks before each of a graph's some thousand nodes, while its other threads wait; looking this rarely is still within a
+/// fraction of a pass.
+const LOOK_EVERY: u32 = 64;
 
 impl AbortState {
     /// A batch is worth finishing while anyone in it still wants it.
@@ -50,6 +55,9 @@ pub(super) extern "C" fn on_abort(data: *mut c_void) -> bool {
     // SAFETY: the context that installed this callback passes a pointer to the AbortState that it owns in a Box and drops
     // after the llama_context; access is shared, and the state is behind a Mutex.
     let state = unsafe { &*data.cast::<AbortState>() };
+    if !state.n_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+        return false;
+    }
     no_unwind(|| state.nobody_waits())
 }
 

@@ -56,8 +56,9 @@ pub struct Sampler {
     chain: Raw,
     grammar: Option<Raw>,
     candidates: Vec<llama_sys::llama_token_data>,
-    /// Nothing but the largest logit matters: the chain need not run.
-    plain_greedy: bool,
+    /// Nothing but the largest logit matters, but for these biases: the chain, which copies the whole vocabulary, need not
+    /// run when the largest is not among them and none is above 0.
+    greedy_but_for: Option<Vec<(Token, f32)>>,
     /// Whether accepted tokens change later choices.
     has_history: bool,
     _model: Arc<Model>,
@@ -73,7 +74,8 @@ impl Sampler {
         let has_penalties = has_penalties(spec);
         Ok(Self {
             chain,
-            plain_greedy: grammar.is_none() && spec.temperature <= 0.0 && spec.logit_bias.is_empty() && !has_penalties,
+            greedy_but_for: (grammar.is_none() && spec.temperature <= 0.0 && !has_penalties)
+                .then(|| spec.logit_bias.clone()),
             has_history: has_penalties || grammar.is_some(),
             grammar,
             candidates: Vec::new(),
@@ -86,8 +88,12 @@ impl Sampler {
     /// A grammar costs a walk over the whole vocabulary, so the chain's choice is tried on it first, and only a choice
     /// that it refuses leads to that walk (as llama.cpp's common sampler does).
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token, Error> {
-        if self.plain_greedy {
-            return argmax(logits).ok_or_else(no_logits);
+        if let Some(token) = self.sample_greedily(logits)? {
+            return Ok(token);
+        }
+        // A device that computes no numbers would otherwise make a choice of nothing.
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Err(no_logits());
         }
         self.fill(logits);
         let choice = apply(&self.chain, &mut self.candidates)?;
@@ -105,6 +111,14 @@ impl Sampler {
             return Err(Error::Failed("no token of the vocabulary fits the grammar here".to_owned()));
         }
         apply(&self.chain, &mut self.candidates)
+    }
+
+    /// The choice when it is plain: a bias of 0 or below can take a token out of the race, not bring one in front.
+    fn sample_greedily(&self, logits: &[f32]) -> Result<Option<Token>, Error> {
+        let Some(biases) = &self.greedy_but_for else { return Ok(None) };
+        let best = argmax(logits).ok_or_else(no_logits)?;
+        let is_plain = biases.iter().all(|&(token, bias)| bias <= 0.0 && token != best);
+        Ok(is_plain.then_some(best))
     }
 
     /// Tells the samplers that a token was generated.

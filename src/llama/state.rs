@@ -1,4 +1,4 @@
-//! One sequence's state, to and from a file.
+//! One sequence's state, to a file and from the bytes of one.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::MemfdFlags;
 
 use super::error::check;
+use super::log;
 use super::strings::c_path;
 use super::{Context, Error, SeqId, Token};
 
@@ -31,27 +32,37 @@ impl Context {
         Ok(n_bytes as u64)
     }
 
-    /// Restores a sequence from a file (`llama_state_seq_load_file`) and returns the ids in it. `capacity` bounds their
-    /// number. The file must have been proven well-formed before: llama.cpp trusts much of it.
-    pub fn load_state(&mut self, seq: SeqId, path: &Path, capacity: usize) -> Result<Vec<Token>, Error> {
-        let path = c_path(path)?;
-        let mut tokens = vec![Token(0); capacity];
-        let (mut n_tokens, mut n_bytes) = (0, 0);
-        // SAFETY: path and buffer outlive the call; the capacity is the buffer's.
-        check(|err| unsafe {
-            llama_sys::onebit_state_load_file(
-                self.as_ptr(),
-                path.as_ptr(),
-                seq.0,
-                tokens.as_mut_ptr().cast(),
-                tokens.len(),
-                &raw mut n_tokens,
-                &raw mut n_bytes,
-                err,
-            )
-        })?;
-        tokens.truncate(n_tokens);
-        Ok(tokens)
+    /// Restores an empty sequence from the bytes of a file that [`save_state`](Self::save_state) would write; its memory begins at
+    /// `body`, after the header and the ids. The file must have been proven well-formed before: llama.cpp trusts much of it.
+    ///
+    /// The bytes, not the file: nobody else can change them between their check and their use, and they are copied once
+    /// only. What `llama_state_seq_set_data` wants is the memory behind eight bytes of its own, which replace the last ones
+    /// of the header here.
+    pub fn load_state(&mut self, seq: SeqId, file: &mut [u8], body: usize) -> Result<(), Error> {
+        let prefix = self.data_prefix(seq)?;
+        let start = body.checked_sub(prefix.len()).filter(|_| body <= file.len());
+        let data = start.map(|start| &mut file[start..]);
+        let data = data.ok_or_else(|| Error::Invalid("the header is too short".to_owned()))?;
+        data[..prefix.len()].copy_from_slice(&prefix);
+        // SAFETY: the context is alive, and the slice for the length that is told. Standard exceptions are caught inside.
+        let (n_read, logged) = log::capture(|| unsafe {
+            llama_sys::llama_state_seq_set_data(self.as_ptr(), data.as_ptr(), data.len(), seq.0)
+        });
+        if n_read == data.len() {
+            return Ok(());
+        }
+        let refused = || format!("llama.cpp took {n_read} bytes of {}", data.len());
+        Err(Error::Invalid(if logged.is_empty() { refused() } else { logged }))
+    }
+
+    /// What llama.cpp puts in front of the memory in `llama_state_seq_get_data`: a mark of its own, and the sequence. Of an
+    /// empty sequence there is little behind it.
+    fn data_prefix(&mut self, seq: SeqId) -> Result<[u8; 8], Error> {
+        let mut data = vec![0; usize::try_from(self.state_size(seq)).unwrap_or(0)];
+        // SAFETY: the context is alive, and the buffer as long as is told. Standard exceptions are caught inside.
+        unsafe { llama_sys::llama_state_seq_get_data(self.as_ptr(), data.as_mut_ptr(), data.len(), seq.0) };
+        let prefix = data.first_chunk().copied();
+        prefix.ok_or_else(|| Error::Failed("llama.cpp gave no state".to_owned()))
     }
 
     /// Bytes that a sequence's memory takes in a state file, the header and the ids not counted.

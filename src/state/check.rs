@@ -1,6 +1,6 @@
 //! A file against the layout of the model it is for.
 //!
-//! What passes can be given to `llama_state_seq_load_file` of a context of this model: the loader will find every
+//! What passes can be given to llama.cpp's loader in a context of this model: the loader will find every
 //! field as it wants it, and the sequence will hold exactly the expected positions.
 //!
 //! Accepted, and why:
@@ -47,6 +47,8 @@ pub struct Checked {
     pub native: bool,
     /// Words in the token area: the capacity `llama_state_seq_load_file` needs.
     pub n_area: u32,
+    /// Where the memory begins, in the file as in its copy.
+    pub body_offset: usize,
     /// Cells of each section, in file order.
     pub n_cells: Vec<(SectionKind, u32)>,
 }
@@ -111,7 +113,8 @@ fn prove<R: BufRead>(
             if expect.scan { scan(input, block) } else { input.skip(block.bytes(), "rows") }
         },
     )?;
-    Ok(Checked { version, native: version == layout.native, n_area: header.n_area, n_cells })
+    let body_offset = usize::try_from(header.body_offset).unwrap_or(usize::MAX);
+    Ok(Checked { version, native: version == layout.native, n_area: header.n_area, body_offset, n_cells })
 }
 
 /// A file of state version `from` is one that llama.cpp of version `to` reads, or can be made one.

@@ -13,7 +13,7 @@ pub enum StateError {
     #[error("reading the state file failed at byte {offset}")]
     Read { offset: u64, source: io::Error },
 
-    #[error("writing the converted state file failed")]
+    #[error("the copy of the state file could not be written")]
     Write { source: io::Error },
 
     #[error("the file ends too early: {what} at byte {offset} needs {needed} bytes, {left} are left")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// No reply keeps a test waiting longer than this between two bytes.
-const READ_LIMIT: Duration = Duration::from_secs(60);
+const READ_LIMIT: Duration = Duration::from_secs(300);
 
 /// A request that was sent. Dropping it hangs up.
 pub struct Exchange {

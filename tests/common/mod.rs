@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod http;
+pub mod kinds;
 pub mod model;
 pub mod process;
 pub mod request;

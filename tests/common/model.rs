@@ -10,6 +10,11 @@ pub fn tiny() -> PathBuf {
     write("tiny.gguf", &TinyModel::llama())
 }
 
+/// The same shape with other weights: its states fit, and are wrong.
+pub fn other_weights() -> PathBuf {
+    write("tiny-other.gguf", &TinyModel::with_seed(2))
+}
+
 /// The same weights with room for generations that do not end by themselves while a test looks.
 pub fn tiny_with_long_context() -> PathBuf {
     write("tiny-long.gguf", &TinyModel { n_ctx: LONG_CONTEXT, ..TinyModel::llama() })
@@ -28,6 +33,12 @@ pub fn byte_token(byte: u8) -> Token {
     Token(i32::from(byte) + 3)
 }
 
+/// The tiny models' tokens for a text: BOS, then one for each byte; a space counts as the three bytes of U+2581, which
+/// this kind of vocabulary writes in its place.
+pub fn tokens(text: &str) -> Vec<Token> {
+    std::iter::once(Token(1)).chain(text.replace(' ', "\u{2581}").bytes().map(byte_token)).collect()
+}
+
 /// The tiny models' tokens that are not one visible character (nor the space). Without them, answers are text that can
 /// be compared, where random bytes would mostly be replacement characters.
 pub fn invisible_tokens() -> impl Iterator<Item = Token> {
@@ -36,7 +47,7 @@ pub fn invisible_tokens() -> impl Iterator<Item = Token> {
 }
 
 /// Several test binaries may do this at once, hence the renaming.
-fn write(name: &str, model: &TinyModel) -> PathBuf {
+pub fn write(name: &str, model: &TinyModel) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let partial = folder.path().join(name);

@@ -43,3 +43,11 @@ pub fn is_alive(pid: i32) -> bool {
 pub fn until_gone(pids: &[i32], limit: Duration) {
     until(&format!("the end of {pids:?}"), limit, || pids.iter().all(|pid| !is_alive(*pid)));
 }
+
+/// Memory that the process has; 0 when it has ended.
+pub fn resident_mebibytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kibibytes =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+    kibibytes.unwrap_or(0u64) / 1024
+}

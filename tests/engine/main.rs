@@ -79,6 +79,6 @@ fn generate(engine: &Engine, prompt: &str, options: &GenerateOptions) -> Outcome
 }
 
 /// The error of a request that is refused at once.
-fn refused(result: Result<onebit::engine::Generation, EngineError>) -> EngineError {
-    result.err().expect("refused")
+fn refused(result: Result<onebit::engine::Generation, EngineError>, what: &str) -> EngineError {
+    result.err().unwrap_or_else(|| panic!("not refused: {what}"))
 }

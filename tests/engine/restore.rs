@@ -4,6 +4,7 @@ use std::path::Path;
 
 use onebit::engine::{Engine, EngineError};
 use onebit::llama::Token;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::{Outcome, common::model::byte_token, engine, visible};
 
@@ -101,7 +102,7 @@ fn what_is_no_file() {
     engine.prefill_to_file(&*prompt, path("state")).unwrap();
     std::os::unix::fs::symlink(path("state"), path("link")).unwrap();
     std::fs::create_dir(path("folder")).unwrap();
-    rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    mknodat(CWD, path("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     for (name, reason) in [
         ("missing", "cannot open the state file: No such file or directory"),
         ("link", "the state file is a symbolic link, not a regular file"),

@@ -3,7 +3,7 @@
 use onebit::engine::{EngineError, FinishReason, GenerateOptions, Grammar, Sampling};
 use onebit::llama::Token;
 
-use crate::common::model::byte_token;
+use crate::common::model::{byte_token, tokens};
 use crate::{engine, engine_with_context, generate, only_visible, refused, visible};
 
 const PROMPT: &str = "Tell me something.";
@@ -65,14 +65,14 @@ fn lengths() {
     let nothing = generate(&engine, PROMPT, &visible(0));
     assert_eq!((nothing.pieces.len(), nothing.report.n_generated), (0, 0));
     assert_eq!(nothing.report.finish, FinishReason::MaxTokens);
-    assert_eq!(nothing.prompt.n_prompt, PROMPT.len() + 1);
+    assert_eq!(nothing.prompt.n_prompt, tokens(PROMPT).len());
     let one = generate(&engine, PROMPT, &visible(1));
     assert_eq!(one.text(), generate(&engine, PROMPT, &visible(9)).text()[..1]);
 
-    // The last token needs no room: nothing is evaluated after it.
+    // Prompt and answer together fill the context.
     let prompt = "x".repeat(249);
     let all = generate(&engine, &prompt, &GenerateOptions { max_tokens: None, ..visible(0) });
-    assert_eq!((all.report.finish.clone(), all.report.n_generated), (FinishReason::ContextFull, 256 - 250 + 1));
+    assert_eq!((all.report.finish.clone(), all.report.n_generated), (FinishReason::ContextFull, 256 - 250));
 }
 
 #[test]
@@ -126,12 +126,12 @@ fn a_grammar_is_obeyed() {
 fn options_that_are_refused() {
     let engine = engine();
     let check = |options: &GenerateOptions, expected: &str| {
-        let error = refused(engine.generate(PROMPT, options));
+        let error = refused(engine.generate(PROMPT, options), &format!("{:?}", options.sampling));
         let EngineError::InvalidOption { option, .. } = &error else { panic!("{error}") };
         assert_eq!(*option, expected, "{error}");
         assert!(engine.check(&[Token(1)], options).is_err(), "`check` agrees");
     };
-    for gbnf in ["", "root ::= nothing", "root ::= \"a", "start ::= \"a\"", "root ::= root", "\0"] {
+    for gbnf in ["root ::= nothing", "root ::= \"a", "start ::= \"a\"", "root ::= root", "\0"] {
         check(&with_grammar(gbnf), "grammar");
     }
     let with = |change: &dyn Fn(&mut Sampling)| {
@@ -143,7 +143,7 @@ fn options_that_are_refused() {
     check(&with(&|sampling| sampling.temperature = f32::NAN), "temperature");
     check(&with(&|sampling| sampling.top_p = 1.5), "top_p");
     check(&with(&|sampling| sampling.min_p = -0.1), "min_p");
-    check(&with(&|sampling| sampling.typical_p = 0.0), "typical_p");
+    check(&with(&|sampling| sampling.typical_p = -0.1), "typical_p");
     check(&with(&|sampling| sampling.repeat_penalty = 0.0), "repeat_penalty");
     check(&with(&|sampling| sampling.presence_penalty = f32::INFINITY), "presence_penalty");
     assert_eq!(generate(&engine, PROMPT, &visible(4)).report.n_generated, 4);
@@ -153,10 +153,10 @@ fn options_that_are_refused() {
 fn prompts_that_are_refused() {
     let engine = engine_with_context(256);
     let check = |prompt: Vec<Token>, expected: &str| {
-        let error = refused(engine.generate(prompt.clone(), &visible(1)));
+        let error = refused(engine.generate(prompt.clone(), &visible(1)), expected);
         assert_eq!(error.to_string(), expected);
         assert_eq!(engine.prefill_to_file(prompt.clone(), "/dev/null").unwrap_err().to_string(), expected);
-        let restored = refused(engine.restore_and_generate("/dev/null", prompt, &visible(1)));
+        let restored = refused(engine.restore_and_generate("/dev/null", prompt, &visible(1)), expected);
         assert_eq!(restored.to_string(), expected);
     };
     check(Vec::new(), "the prompt is empty");
@@ -166,7 +166,7 @@ fn prompts_that_are_refused() {
         |n: usize| format!("the prompt has {n} tokens, but the context holds 256 and needs room for at least one more");
     check(vec![Token(5); 256], &too_long(256));
     check(vec![Token(5); 9000], &too_long(9000));
-    let error = refused(engine.generate("y".repeat(300), &visible(1)));
+    let error = refused(engine.generate("y".repeat(300), &visible(1)), "300 bytes");
     assert!(matches!(error, EngineError::PromptTooLong { n_prompt: 301, n_ctx: 256 }), "{error}");
     assert_eq!(generate(&engine, &"y".repeat(254), &visible(1)).report.n_generated, 1);
 }

@@ -78,7 +78,7 @@ fn shutdown_ends_what_runs_and_what_waits() {
         let last = generation.last();
         assert!(matches!(last, Some(Err(EngineError::Stopped))), "{last:?}");
     }
-    let error = crate::refused(engine.generate("Hello?", &visible(1)));
+    let error = crate::refused(engine.generate("Hello?", &visible(1)), "after the shutdown");
     assert!(matches!(error, EngineError::Stopped), "{error}");
     let error = engine.prefill_to_file("Hello?", "/dev/null").unwrap_err();
     assert!(matches!(error, EngineError::Stopped), "{error}");

@@ -3,13 +3,14 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::bench::{Bench, GOOD, expect_handoff};
+use crate::common::http::Exchange;
 use crate::common::model;
 use crate::common::process::{is_alive, until, until_gone, written_pids};
-use crate::common::request::Request;
-use crate::common::server::{Server, Setup};
+use crate::common::request::{Answer, Request, cpu_answer};
+use crate::common::server::{HybridLine, Server, Setup};
 
 /// A provider that never ends by itself, with a child in its group and one in a session of its own.
 const HANG: &str = "echo $$ > \"$bench/pids\"; sleep 1000 & echo $! >> \"$bench/pids\"; \
@@ -76,6 +77,24 @@ fn a_server_that_ends_takes_the_provider_with_it() {
 }
 
 #[test]
+fn a_killed_supervisor_is_a_failure_like_others() {
+    let bench = Bench::new("echo $$ > \"$bench/pids\"; sleep 1000 & echo $! >> \"$bench/pids\"; wait");
+    let server = bench.start();
+    let request = Request::text("Who watches?");
+    let expected = cpu_answer(&request);
+    let exchange = server.send(&request);
+    let pids = written_pids(&bench.path("pids"), 2);
+    kill_process(Pid::from_raw(parent(pids[0])).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(Answer::read(&exchange.finish().unwrap()).visible(), expected.visible());
+    let reason = "the provider's supervisor failed: it ended before the provider";
+    assert_eq!(server.hybrid_line(), HybridLine::Fallback(reason.to_owned()));
+    until_gone(&pids, AT_ONCE);
+    bench.behave(GOOD);
+    expect_handoff(&server, &request);
+    server.stop();
+}
+
+#[test]
 fn a_killed_server_leaves_nothing_but_what_the_next_one_removes() {
     let bench = Bench::new(HANG);
     let server = bench.start();
@@ -107,31 +126,39 @@ fn parent(pid: i32) -> i32 {
 }
 
 /// A server whose context is so long that a generation in it goes on until it is stopped.
-fn long_server() -> Server {
+fn with_long_context(setup: Setup) -> Server {
     let n_ctx = model::LONG_CONTEXT.to_string();
-    Setup::cpu().replace("--model", model::tiny_with_long_context()).flag("--ctx-size", n_ctx).start()
+    setup.replace("--model", model::tiny_with_long_context()).flag("--ctx-size", n_ctx).start()
+}
+
+/// A generation that has begun and does not end by itself.
+fn endless(server: &Server) -> Exchange {
+    let mut exchange = server.send(&Request::text("Go on.").streamed().with("max_tokens", (-1).into()));
+    exchange.read_until("data: ").unwrap();
+    exchange
 }
 
 #[test]
 fn a_client_that_hangs_up_ends_its_generation() {
-    let server = long_server();
-    let endless = Request::text("Go on.").streamed().with("max_tokens", (-1).into());
-    let mut exchange = server.send(&endless);
-    exchange.read_until("data: ").unwrap();
-    drop(exchange);
-    // There is one sequence: an answer comes when the other generation has ended.
-    let started = Instant::now();
-    server.ask(&Request::text("My turn."));
-    assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
-    server.stop();
+    let bench = Bench::new(GOOD);
+    for (setup, is_hybrid) in [(Setup::cpu(), false), (bench.setup(), true)] {
+        let server = with_long_context(setup);
+        drop(endless(&server));
+        // There is one sequence: an answer comes when the other generation has ended.
+        let started = Instant::now();
+        server.ask(&Request::text("My turn."));
+        assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
+        for _ in 0..if is_hybrid { 2 } else { 0 } {
+            assert!(matches!(server.hybrid_line(), HybridLine::Handoff { .. }));
+        }
+        server.stop();
+    }
 }
 
 #[test]
 fn a_server_that_ends_cuts_what_does_not_end() {
-    let server = long_server();
-    let endless = Request::text("Go on.").streamed().with("max_tokens", (-1).into());
-    let mut exchange = server.send(&endless);
-    exchange.read_until("data: ").unwrap();
+    let server = with_long_context(Setup::cpu());
+    let exchange = endless(&server);
     let started = Instant::now();
     server.signal(Signal::TERM);
     until("new connections are refused", AT_ONCE, || TcpStream::connect(server.address).is_err());
@@ -146,7 +173,7 @@ fn a_server_that_ends_cuts_what_does_not_end() {
 
 #[test]
 fn a_server_that_ends_lets_what_runs_finish() {
-    let server = long_server();
+    let server = with_long_context(Setup::cpu());
     let request = Request::text("Go on.").streamed().with("max_tokens", 2000.into());
     let mut exchange = server.send(&request);
     exchange.read_until("data: ").unwrap();

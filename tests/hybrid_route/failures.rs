@@ -9,7 +9,7 @@ use crate::common::model;
 use crate::common::process::{SOON, until_gone, written_pids};
 use crate::common::request::Request;
 
-const PROMPT: &str = "It was the best of times.";
+const PROMPT: &str = "It_was_the_best_of_times.";
 /// Tokens of the prompt: a byte each, and BOS.
 const N: usize = PROMPT.len() + 1;
 
@@ -57,6 +57,7 @@ fn bad_ends() {
         ("exit 1", "the provider exited with status 1"),
         ("kill -KILL $$", "the provider was killed by signal 9 (SIGKILL)"),
         ("echo oh >&2; kill -SEGV $$", "the provider was killed by signal 11 (SIGSEGV): oh"),
+        ("exec >&- 2>&-; sleep 0.1; exit 4", "the provider exited with status 4"),
         // A good file and a good reply count for nothing then.
         (&format!("{PREFILL}; cat said; exit 7"), "the provider exited with status 7"),
     ]);
@@ -66,7 +67,7 @@ fn bad_ends() {
 fn bad_replies() {
     let say = |text: &str| format!("{PREFILL}; echo '{text}'");
     check(&[
-        (&format!("{PREFILL}"), "the provider wrote no reply to stdout"),
+        (PREFILL, "the provider wrote no reply to stdout"),
         (&say("done in 12 ms"), "the provider's reply is not JSON: done in 12 ms"),
         (&say(r#"{"n_tokens": 26, "#), r#"the provider's reply is not JSON: {"n_tokens": 26,"#),
         (&say("26"), "the provider's reply is not what the contract says: 26 is no object"),
@@ -86,6 +87,7 @@ fn bad_replies() {
 fn no_such_file() {
     let not_a_file = [
         ("reply", "the provider wrote no state file"),
+        ("reply; rm -rf \"$PWD\"", "the provider wrote no state file"),
         ("mkdir \"$out\"; reply", "the provider's state file is a directory"),
         (": > \"$out\"; reply", "the provider's state file is empty"),
         ("mkfifo \"$out\"; reply", "the provider's state file is no regular file"),
@@ -117,12 +119,12 @@ fn states_of_something_else() {
             "bad state file: *: 3 layers at byte *, this model has 2",
         ),
         (
-            "export ONEBIT_PREFILL_CACHE_TYPE_K=q8_0; exec \"$prefill\" \"$@\"",
-            "bad state file: *: type q8_0 at byte *, expected f16",
+            "export ONEBIT_PREFILL_CACHE_TYPE_K=bf16; exec \"$prefill\" \"$@\"",
+            "bad state file: *: type bf16 (30) at byte *, expected f16 (1)",
         ),
         (
             "export ONEBIT_PREFILL_CACHE_TYPE_V=f32; exec \"$prefill\" \"$@\"",
-            "bad state file: *: type f32 at byte *, expected f16",
+            "bad state file: *: type f32 (0) at byte *, expected f16 (1)",
         ),
     ]);
 }

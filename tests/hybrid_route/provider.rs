@@ -16,13 +16,14 @@ cp "$tokens" "$bench/ids"
 stat -c '%a %n' . .. "$tokens" > "$bench/modes"
 exec "$prefill" "$@""#;
 
+const PROMPT: &str = "What does it see?";
 const URL: &str = "ONEBIT_HYBRID_BACKEND_URL=";
 
 /// Starts the server, has it hand over one prompt, and returns what the provider wrote down.
 fn recorded(bench: &Bench, setup: Setup) -> (Server, Vec<String>) {
     bench.behave(RECORD);
     let server = setup.start();
-    expect_handoff(&server, &Request::text("What does it see?"));
+    expect_handoff(&server, &Request::text(PROMPT));
     let argv = bench.text("argv").lines().map(str::to_owned).collect();
     (server, argv)
 }
@@ -44,9 +45,7 @@ fn command_line_environment_and_files() {
     let modes: Vec<_> = modes.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(modes, ["700", "700", "600"]);
 
-    let prompt = "What does it see?";
-    let ids = [1].into_iter().chain(prompt.bytes().map(|byte| model::byte_token(byte).0));
-    let expected: String = ids.map(|id| format!("{id}\n")).collect();
+    let expected: String = model::tokens(PROMPT).iter().map(|id| format!("{id}\n")).collect();
     assert_eq!(bench.text("ids"), expected);
 
     let env = bench.text("env");
@@ -61,7 +60,6 @@ fn elfs_only_when_given() {
     let bench = Bench::new(GOOD);
     let rows = [
         ("not given", bench.setup(), None),
-        ("empty", bench.setup().env("ONEBIT_HYBRID_ELFS", ""), None),
         ("by the flag", bench.setup().flag("--prefill-elfs", "/opt/elfs"), Some("/opt/elfs")),
         ("by the environment", bench.setup().env("ONEBIT_HYBRID_ELFS", "/opt/elfs"), Some("/opt/elfs")),
         (
@@ -96,6 +94,15 @@ fn named_by_flag_environment_or_path() {
         let (server, _) = recorded(&bench, setup);
         server.stop();
     }
+}
+
+#[test]
+fn empty_variables_count_as_none() {
+    let bench = Bench::new(GOOD);
+    let setup = bench.setup().env("ONEBIT_HYBRID_ELFS", "").env("ONEBIT_HYBRID_PREFILL", "");
+    let (server, argv) = recorded(&bench, setup);
+    assert_eq!(argv.len(), 6);
+    server.stop();
 }
 
 #[test]

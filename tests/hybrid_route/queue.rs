@@ -49,12 +49,14 @@ fn a_request_that_cannot_be_answered_is_refused_before_the_provider() {
         assert!(n_prompt > 400 && error["n_ctx"] == json!(256), "{error}");
         assert!(message.contains(&n_prompt.to_string()) && message.contains("256"), "{message}");
     }
-    for (field, value) in
-        [("grammar", json!("root ::= nothing")), ("temperature", json!("hot")), ("prompt", json!([300]))]
-    {
+    for (field, value, param) in [
+        ("grammar", json!("root ::= nothing"), "grammar"),
+        ("temperature", json!("hot"), "temperature"),
+        ("prompt", json!([300]), "prompt[0]"),
+    ] {
         let request = Request::text("Hello").with(field, value);
         let reply = server.post(request.path, &request.body);
-        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)), "{}", reply.body);
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)), "{}", reply.body);
     }
     assert_eq!(bench.text("calls"), "");
 

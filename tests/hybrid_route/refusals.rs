@@ -4,9 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use onebit::llama::gguf::Writer;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::json;
 
-use crate::common::model;
 use crate::common::server::Setup;
+use crate::common::{http, model};
 
 /// Lines about the start that are no refusal.
 fn is_progress(line: &str) -> bool {
@@ -105,4 +107,22 @@ fn a_context_that_memory_cannot_hold() {
 fn hybrid_refuses_such_models_too() {
     let setup = Setup::bare(["--port", "0", "--device", "hybrid", "--model", "/no/such/model.gguf"]);
     check_load(setup, "/no/such/model.gguf", "there is no such file");
+}
+
+#[test]
+fn while_the_model_loads_every_route_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.gguf");
+    // A file that keeps its reader waiting.
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let server = Setup::bare(["--port", "0", "--device", "hybrid"]).flag("--model", &path).listen();
+    let body = json!({"messages": [{"role": "user", "content": "Ready?"}]});
+    for (route, body) in
+        [("/health", None), ("/v1/health", None), ("/v1/models", None), ("/v1/chat/completions", Some(&body))]
+    {
+        let reply = http::exchange(server.address, route, body).unwrap();
+        assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!(503)), "{route}");
+    }
+    drop(fs::File::create(&path).unwrap());
+    assert_eq!(server.wait().code(), Some(3));
 }

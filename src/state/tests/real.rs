@@ -147,7 +147,7 @@ fn differences_of_weights() {
     // versions compare as they are; older kernels differ in low bits
     for (model, v2a) in [(&gemma, fixture!("tiny-gemma3-40.v2a")), (&mamba, fixture!("tiny-mamba-40.v2a"))] {
         let blocks = diffed(model.v4, v2a, &model.layout(), None).unwrap().blocks;
-        assert_eq!(blocks.len(), model.layout().sections.iter().map(|s| s.blocks.len()).sum());
+        assert_eq!(blocks.len(), model.layout().sections.iter().map(|s| s.blocks.len()).sum::<usize>());
         for block in blocks {
             assert!(block.errors.unwrap().relative_l2 < 0.01, "{block:?}");
             assert_eq!(block.positions.end, model.n_states as u32);

@@ -1,0 +1,186 @@
+//! A handoff changes nothing, whatever memory the model keeps: at every edge of windows and batches, the ids that follow are
+//! those of the run that was not split.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::path::Path;
+
+use onebit::engine::{CacheType, Engine, EngineError, Event};
+use onebit::llama::Token;
+
+use common::kinds::{Answer, Kind, N_UBATCH, engine, greedy, prompt, restored, whole};
+
+/// Greedy tokens that are compared.
+const N_ANSWER: u32 = 32;
+
+/// Around the window (32), the pass (64), the batch (128) and the cells of the window's cache (256); several windows long.
+const LENGTHS: [usize; 21] = [1, 2, 3, 31, 32, 33, 34, 63, 64, 65, 66, 95, 97, 127, 128, 129, 200, 255, 257, 320, 450];
+
+/// A provider's file for this prompt, made by another engine on the same model.
+fn prefill(provider: &Engine, kind: Kind, prompt: &[Token], file: &Path) {
+    let n = kind.n_states(prompt.len());
+    assert_eq!(provider.prefill_to_file(&prompt[..n], file).unwrap().n_tokens, n);
+}
+
+fn check_lengths(kind: Kind, cache: CacheType) {
+    let model = kind.model();
+    let (engine, provider) = (engine(&model, cache, 1), common::kinds::engine(&model, cache, 1));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state");
+    let mut different = Vec::new();
+    for n in LENGTHS.into_iter().filter(|&n| kind.n_states(n) > 0) {
+        let prompt = prompt(n, 1);
+        prefill(&provider, kind, &prompt, &file);
+        let expected = whole(&engine, &prompt, N_ANSWER);
+        assert_eq!((expected.ids.len(), expected.n_evaluated), (N_ANSWER as usize, n));
+        let found = restored(&engine, &file, &prompt, N_ANSWER).unwrap_or_else(|error| panic!("{n} tokens: {error}"));
+        assert_eq!(found.n_evaluated, 1, "{kind:?}, {cache}, {n} tokens");
+        if found.ids != expected.ids {
+            different.push((n, expected.ids, found.ids));
+        }
+    }
+    assert!(different.is_empty(), "{kind:?}, {cache}: {different:#?}");
+}
+
+macro_rules! at_every_edge {
+    ($($name:ident: $kind:ident, $cache:ident;)+) => {
+        $(#[test]
+        fn $name() {
+            check_lengths(Kind::$kind, CacheType::$cache);
+        })+
+    };
+}
+
+at_every_edge! {
+    attention_f16: Attention, F16;
+    attention_q8_0: Attention, Q8_0;
+    sliding_window_f16: SlidingWindow, F16;
+    sliding_window_q8_0: SlidingWindow, Q8_0;
+    recurrent: Recurrent, F16;
+    hybrid_f16: Hybrid, F16;
+    hybrid_q8_0: Hybrid, Q8_0;
+    hybrid_window_f16: HybridWindow, F16;
+    hybrid_window_q8_0: HybridWindow, Q8_0;
+    mrope_f16: MRope, F16;
+    mrope_q8_0: MRope, Q8_0;
+}
+
+/// Otherwise all of this would prove little: the beginning of a prompt of several passes decides what follows.
+#[test]
+fn answers_depend_on_the_whole_prompt() {
+    for kind in Kind::ALL {
+        let engine = engine(&kind.model(), CacheType::F16, 1);
+        let mut prompt = prompt(2 * N_UBATCH as usize + 1, 1);
+        let first = whole(&engine, &prompt, N_ANSWER);
+        // What was before the window is out of sight of a model that has nothing else than that and short convolutions.
+        let start = if kind == Kind::HybridWindow { prompt.len() - 30 } else { 0 };
+        prompt[start..start + 16].reverse();
+        assert_ne!(whole(&engine, &prompt, N_ANSWER).ids, first.ids, "{kind:?}");
+    }
+}
+
+/// A state that cannot step back stands for all tokens but the last, and of one token there is none.
+#[test]
+fn models_that_cannot_step_back_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state");
+    for kind in [Kind::Recurrent, Kind::Hybrid, Kind::HybridWindow] {
+        let engine = engine(&kind.model(), CacheType::F16, 1);
+        assert!(!engine.info().can_step_back);
+        let prompt = prompt(40, 1);
+        let expected = whole(&engine, &prompt, 8);
+        engine.prefill_to_file(&prompt[..], &file).unwrap();
+        let error = restored(&engine, &file, &prompt, 8).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "bad state file: it holds all 40 tokens, but this model cannot step back: it must hold the first 39"
+        );
+        engine.prefill_to_file(&prompt[..1], &file).unwrap();
+        let error = restored(&engine, &file, &prompt[..1], 8).unwrap_err();
+        assert!(matches!(error, EngineError::Restore(_)), "{error}");
+        assert_eq!(whole(&engine, &prompt, 8), expected);
+    }
+}
+
+/// Without flash attention V is stored the other way round, which no state file is to be: said, and the work done here.
+#[test]
+fn a_memory_that_is_not_supported_generates_locally() {
+    use onebit::engine::{EngineConfig, FlashAttention};
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state");
+    for kind in [Kind::Attention, Kind::SlidingWindow, Kind::Hybrid, Kind::MRope] {
+        let config = EngineConfig {
+            n_ctx: Some(512),
+            n_threads: Some(1),
+            flash_attention: FlashAttention::Off,
+            ..EngineConfig::new(kind.model())
+        };
+        let engine = Engine::load(config).unwrap();
+        let prompt = prompt(40, 1);
+        let expected = whole(&engine, &prompt, 8);
+        prefill(&engine, kind, &prompt, &file);
+        let error = restored(&engine, &file, &prompt, 8).unwrap_err();
+        let reason = "cannot restore: this model's memory kind is not supported for handoff: V is stored transposed";
+        assert!(error.to_string().starts_with(reason), "{kind:?}: {error}");
+        assert_eq!(whole(&engine, &prompt, 8), expected);
+    }
+}
+
+/// Two sequences: one goes on while files are restored into the other.
+///
+/// A token that shares its batch with another sequence's goes through the matrix kernel for several columns, which adds up in
+/// another order than the one for a single column (ggml-cpu, `llamafile_sgemm`): the last bits of its logits depend on who
+/// else is there, restored or not. (Measured: cells between its own change nothing, nor does a context for two; mamba,
+/// whose batches have an axis for sequences, is the same to the bit.) So answers are those of a sequence alone but for ties.
+#[test]
+fn beside_a_running_sequence() {
+    const N_RUNNING: u32 = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state");
+    let kinds = Kind::ALL.into_iter().flat_map(|kind| [(kind, CacheType::F16), (kind, CacheType::Q8_0)]);
+    for (kind, cache) in kinds.filter(|(kind, cache)| *cache == CacheType::F16 || kind.has_attention()) {
+        let (alone, engine) = (engine(&kind.model(), cache, 1), common::kinds::engine(&kind.model(), cache, 2));
+        let what = format!("{kind:?}, {cache}");
+        let running_prompt = prompt(50, 7);
+        let mut running = engine.generate(&running_prompt[..], &greedy(N_RUNNING)).unwrap();
+        assert!(matches!(running.next(), Some(Ok(Event::Prompt(_)))));
+        for n in [2, 33, 65, 129, 300] {
+            let prompt = prompt(n, 1);
+            prefill(&alone, kind, &prompt, &file);
+            let found =
+                restored(&engine, &file, &prompt, N_ANSWER).unwrap_or_else(|error| panic!("{what}, {n}: {error}"));
+            assert_eq!(found.n_evaluated, 1);
+            // A bad file is refused without harm to the neighbour.
+            let bytes = std::fs::read(&file).unwrap();
+            std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+            let error = restored(&engine, &file, &prompt, 1).unwrap_err();
+            assert!(error.to_string().starts_with("bad state file: the file ends too early"), "{what}, {n}: {error}");
+            check_but_for_ties(&alone, &prompt, &found.ids, &format!("{what}, {n} tokens"));
+        }
+        let mut ids = Vec::new();
+        for event in running {
+            if let Event::Piece(piece) = event.unwrap() {
+                ids.extend(piece.tokens.iter().map(|token| token.0));
+            }
+        }
+        assert_eq!(ids.len(), N_RUNNING as usize);
+        check_but_for_ties(&alone, &running_prompt, &ids, &format!("{what}, the running sequence"));
+    }
+}
+
+/// The ids are this engine's answer, up to the first place where two tokens were about equally likely.
+fn check_but_for_ties(engine: &Engine, prompt: &[Token], ids: &[i32], what: &str) {
+    /// Logits of the tiny models vary by some 2.5.
+    const TIE: f32 = 0.01;
+    let expected = whole(engine, prompt, u32::try_from(ids.len()).unwrap()).ids;
+    let Some(at) = ids.iter().zip(&expected).position(|(found, expected)| found != expected) else {
+        assert_eq!(ids.len(), expected.len(), "{what}");
+        return;
+    };
+    let so_far: Vec<Token> = prompt.iter().copied().chain(ids[..at].iter().copied().map(Token)).collect();
+    let mut options = greedy(1);
+    options.sampling.logit_bias = vec![(Token(ids[at]), TIE)];
+    let with_bias = Answer::read(engine.generate(&so_far[..], &options).unwrap()).unwrap();
+    assert_eq!(with_bias.ids, ids[at..=at], "{what}: token {at}, {} would be right", expected[at]);
+}
