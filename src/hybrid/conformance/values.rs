@@ -39,8 +39,8 @@ pub(super) fn compare(
     let (off, near): (Vec<_>, Vec<_>) = compared
         .iter()
         .copied()
-        // Not the other way round: what is not a number is off.
-        .partition(|(block, errors)| !(residual(errors) <= relative_limit(block.row.ty)));
+        // The error of values that are not numbers is infinite, so they are off.
+        .partition(|(block, errors)| residual(errors) > relative_limit(block.row.ty));
     let mut texts = Vec::new();
     if !off.is_empty() {
         texts.extend(explain(&off, &near, files, layout)?);
