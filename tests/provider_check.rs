@@ -102,7 +102,7 @@ struct Checked {
 }
 
 impl Checked {
-    fn faults_of<'a>(prompt: &'a Value) -> Vec<(&'a str, &'a str)> {
+    fn faults_of(prompt: &Value) -> Vec<(&str, &str)> {
         let faults = prompt["faults"].as_array().unwrap().iter();
         faults.map(|fault| (fault["area"].as_str().unwrap(), fault["text"].as_str().unwrap())).collect()
     }

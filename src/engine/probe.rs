@@ -59,7 +59,8 @@ impl Probe {
     /// `params` are the serving context's: cache types and flash attention must be the same, its size need not.
     pub fn new(model: Arc<Model>, params: &ContextParams, every: Option<u32>) -> Self {
         let n_tokens = N_TOKENS as u32;
-        let params = ContextParams { n_ctx: n_tokens, n_batch: n_tokens, n_ubatch: n_tokens, n_seq: 1, ..params.clone() };
+        let params =
+            ContextParams { n_ctx: n_tokens, n_batch: n_tokens, n_ubatch: n_tokens, n_seq: 1, ..params.clone() };
         Self { model, params, every: every.filter(|&n| n > 0), n_restores: 0, context: None }
     }
 
@@ -113,6 +114,7 @@ fn worst(blocks: &[BlockDiff], n_tokens: usize) -> Option<Mismatch> {
 }
 
 fn limit(block: &BlockDiff) -> f64 {
-    let is_coarse = block.row.ty.name.contains("q4") || block.row.ty.name.contains("q5") || block.row.ty.name == "iq4_nl";
+    let is_coarse =
+        block.row.ty.name.contains("q4") || block.row.ty.name.contains("q5") || block.row.ty.name == "iq4_nl";
     if is_coarse { LIMIT_COARSE } else { LIMIT }
 }

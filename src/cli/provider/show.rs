@@ -14,8 +14,8 @@ pub(super) fn head(settings: &Settings, info: &ModelInfo) -> String {
     let mut text = format!("{provider} against {} on {}\n\n", info.path.display(), info.device);
     let _ = writeln!(
         text,
-        "{:<12} {:>6}  {:<8}  {:<5}  {:<27}  {:<6}  {:<8}  {:<6}  {}",
-        "prompt", "tokens", "contract", "state", "largest error of a tensor", "argmax", "KL, nats", "greedy", "time"
+        "{:<12} {:>6}  {:<8}  {:<5}  {:<27}  {:<6}  {:<8}  {:<6}  time",
+        "prompt", "tokens", "contract", "state", "largest error of a tensor", "argmax", "KL, nats", "greedy"
     );
     text
 }
