@@ -122,7 +122,9 @@ fn diff_block<A: BufRead + Seek, B: BufRead + Seek>(
 ) -> Result<BlockDiff, StateError> {
     let (in_a, in_b) = (a.blocks[index], b.blocks[index]);
     let (of_a, of_b) = (in_a.positions(n), in_b.positions(n));
-    let positions = of_a.start.max(of_b.start)..of_a.end.min(of_b.end);
+    let start = of_a.start.max(of_b.start);
+    // Empty, not backwards, where the two have nothing in common.
+    let positions = start..of_a.end.min(of_b.end).max(start);
     let mut same_bytes = true;
     let mut spans = Spans::over(&positions);
     let (mut row_a, mut row_b) = (Vec::new(), Vec::new());

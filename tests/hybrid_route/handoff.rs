@@ -42,10 +42,23 @@ fn prompts_of_every_length() {
 }
 
 #[test]
-fn the_state_decides_the_answer() {
+fn other_weights_are_found_by_the_probe() {
     let other = model::other_weights();
     let bench = Bench::new(&format!("\"$prefill\" --tokens \"$tokens\" --out \"$out\" --model '{}'", other.display()));
     let server = bench.start();
+    let request = Request::text(PROMPT);
+    assert_eq!(server.ask(&request).visible(), cpu_answer(&request).visible());
+    let HybridLine::Fallback(reason) = server.hybrid_line() else { panic!("the file was taken") };
+    assert!(reason.starts_with("bad state file: the values are not this model's: K of layer "), "{reason}");
+    server.stop();
+}
+
+#[test]
+fn the_state_decides_the_answer() {
+    let other = model::other_weights();
+    let bench = Bench::new(&format!("\"$prefill\" --tokens \"$tokens\" --out \"$out\" --model '{}'", other.display()));
+    // With the probe on, the file is refused: see `other_weights_are_found_by_the_probe`.
+    let server = bench.setup().flag("--state-probe", "off").start();
     let request = Request::text(PROMPT);
     let (answer, expected) = (server.ask(&request), cpu_answer(&request));
     assert_eq!(server.hybrid_line(), HybridLine::Handoff { n_prompt: expected.n_prompt() });

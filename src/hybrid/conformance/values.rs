@@ -36,11 +36,9 @@ pub(super) fn compare(
     let compared: Vec<(&BlockDiff, Errors)> =
         diff.blocks.iter().filter_map(|block| Some((block, block.errors?))).collect();
 
-    let (off, near): (Vec<_>, Vec<_>) = compared
-        .iter()
-        .copied()
-        // The error of values that are not numbers is infinite, so they are off.
-        .partition(|(block, errors)| residual(errors) > relative_limit(block.row.ty));
+    // What is not a number is not near.
+    let (near, off): (Vec<_>, Vec<_>) =
+        compared.iter().copied().partition(|(block, errors)| residual(errors) <= relative_limit(block.row.ty));
     let mut texts = Vec::new();
     if !off.is_empty() {
         texts.extend(explain(&off, &near, files, layout)?);
