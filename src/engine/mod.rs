@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod generation;
 mod load;
+mod logprob;
 mod probe;
 mod restore;
 mod slot;
@@ -169,6 +170,31 @@ impl Engine {
         self.start(tokens, None, options)
     }
 
+    /// `n` answers to one prompt, which is evaluated once where the memory can step back. They come one after the other;
+    /// each has its own seed, counted up from the first.
+    pub fn generate_many(
+        &self,
+        prompt: impl Into<Prompt>,
+        options: &GenerateOptions,
+        n: usize,
+    ) -> Result<Vec<Generation>, EngineError> {
+        let tokens = self.prompt_tokens(prompt.into())?;
+        self.start_many(tokens, None, options, n)
+    }
+
+    /// As [`restore_and_generate`](Self::restore_and_generate), with `n` answers as
+    /// [`generate_many`](Self::generate_many) gives them.
+    pub fn restore_and_generate_many(
+        &self,
+        state_file: impl AsRef<Path>,
+        prompt: impl Into<Prompt>,
+        options: &GenerateOptions,
+        n: usize,
+    ) -> Result<Vec<Generation>, EngineError> {
+        let tokens = self.prompt_tokens(prompt.into())?;
+        self.start_many(tokens, Some(state_file.as_ref().to_owned()), options, n)
+    }
+
     /// As [`generate`](Self::generate), with the prompt's KV cache taken from a sequence-state file that another program
     /// wrote: all N tokens of the prompt, or the first N-1 (which is what models that cannot step back need, see
     /// [`ModelInfo::can_step_back`]). The last token is evaluated here.
@@ -234,15 +260,41 @@ impl Engine {
         restore: Option<std::path::PathBuf>,
         options: &GenerateOptions,
     ) -> Result<Generation, EngineError> {
+        let mut generations = self.start_many(tokens, restore, options, 1)?;
+        generations.pop().ok_or(EngineError::Stopped)
+    }
+
+    fn start_many(
+        &self,
+        tokens: Vec<Token>,
+        restore: Option<std::path::PathBuf>,
+        options: &GenerateOptions,
+        n: usize,
+    ) -> Result<Vec<Generation>, EngineError> {
         self.check_prompt(&tokens)?;
-        let seed = options.sampling.seed.unwrap_or_else(random_seed);
-        let sampler = self.sampler(options, seed)?;
-        let (events, generation) = generation::channel(self.shared.clone());
-        let cancel = generation.cancel_flag();
-        let mut job = Job::new(tokens, restore, options.clone(), sampler, seed, Output::Events(events));
-        job.cancel = cancel;
-        self.shared.send(Command::Job(Box::new(job)))?;
-        Ok(generation)
+        let first_seed = options.sampling.seed.unwrap_or_else(random_seed);
+        let mut generations = Vec::new();
+        let mut chain: Option<Box<Job>> = None;
+        // From the last to the first, since each job holds those behind it.
+        for index in (0..n).rev() {
+            let seed = first_seed.wrapping_add(u32::try_from(index).unwrap_or(0));
+            let sampler = self.sampler(options, seed)?;
+            let (events, generation) = generation::channel(self.shared.clone());
+            let restore = restore.clone().filter(|_| index == 0);
+            // What the first job has evaluated is still there for the others.
+            let reuse_prefix = options.reuse_prefix || index > 0;
+            let options = GenerateOptions { reuse_prefix, ..options.clone() };
+            let mut job = Job::new(tokens.clone(), restore, options, sampler, seed, Output::Events(events));
+            job.cancel = generation.cancel_flag();
+            job.then = chain.take();
+            chain = Some(Box::new(job));
+            generations.push(generation);
+        }
+        if let Some(job) = chain {
+            self.shared.send(Command::Job(job))?;
+        }
+        generations.reverse();
+        Ok(generations)
     }
 
     fn prompt_tokens(&self, prompt: Prompt) -> Result<Vec<Token>, EngineError> {

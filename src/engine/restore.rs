@@ -5,7 +5,7 @@
 //! it does not matter who else writes to the file meanwhile.
 
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Seek, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, Write};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -17,6 +17,10 @@ use super::probe::{Mismatch, Probe};
 
 /// How much is read at a time: stays in the CPU's cache between reading and scanning.
 const READ_SIZE: usize = 256 * 1024;
+
+/// Memory for a file that is kept from one restore to the next. First use of fresh memory costs as much as reading a file
+/// into it; larger files pay that each time.
+const KEPT_SIZE: usize = 256 << 20;
 
 /// What a restore must keep to.
 #[derive(Clone, Debug)]
@@ -46,6 +50,8 @@ pub(super) enum RestoreError {
     Bad(#[from] StateError),
     #[error("bad state file: it holds all {0} tokens, but this model cannot step back: it must hold the first {expected}", expected = .0 - 1)]
     CannotStepBack(usize),
+    #[error("bad state file: somebody else wrote to it while it was read")]
+    Changed,
     #[error("bad state file: {0}")]
     Values(Mismatch),
     #[error("llama.cpp refused the state file: {0}")]
@@ -65,17 +71,18 @@ pub(super) fn restore(
     prompt: &[Token],
     rules: &RestoreRules,
     probe: &mut Probe,
+    memory: &mut ImageMemory,
 ) -> Result<usize, RestoreError> {
     let layout = rules.layout.as_ref().map_err(|reason| RestoreError::Unsupported(reason.clone()))?;
     let mut file = open(path)?;
     let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
-    let n_states = states_in(&mut file, &ids, rules.can_step_back)?;
+    let (n_states, version) = states_in(&mut file, &ids, rules.can_step_back)?;
     let expect = Expect { ids: &ids, n_states, n_ctx: rules.n_ctx, scan: rules.scan };
-    let (mut image, body) = prove(file, layout, &expect)?;
-    compare_values(probe, &image, layout, prompt)?;
+    let (mut image, body) = prove(file, version, layout, &expect, memory)?;
+    compare_values(probe, image.bytes(), layout, prompt)?;
 
-    context.load_state(seq, &mut image, body).map_err(RestoreError::Load)?;
-    drop(image);
+    context.load_state(seq, image.bytes(), body).map_err(RestoreError::Load)?;
+    memory.keep(image);
     let next = prompt.len() - 1;
     expect_positions(context, seq, n_states, next, rules.n_swa)?;
     if n_states == prompt.len() {
@@ -106,39 +113,130 @@ fn open(path: &Path) -> Result<File, RestoreError> {
 }
 
 /// How many positions the file says it holds: all of the prompt, or all but the last. Anything else is left for the check
-/// to describe.
-fn states_in(file: &mut File, ids: &[i32], can_step_back: bool) -> Result<usize, RestoreError> {
+/// to describe. And the file's state version.
+fn states_in(file: &mut File, ids: &[i32], can_step_back: bool) -> Result<(usize, u32), RestoreError> {
     let len = file.metadata().map_err(RestoreError::Open)?.len();
     let header = state::read_header(&mut BufReader::new(&mut *file), len)?;
     file.rewind().map_err(RestoreError::Open)?;
-    match header.ids.len() {
-        n if n + 1 == ids.len() => Ok(n),
-        n if n == ids.len() && !can_step_back => Err(RestoreError::CannotStepBack(n)),
-        _ if can_step_back => Ok(ids.len()),
-        _ => Ok(ids.len() - 1),
-    }
+    let n_states = match header.ids.len() {
+        n if n + 1 == ids.len() => n,
+        n if n == ids.len() && !can_step_back => return Err(RestoreError::CannotStepBack(n)),
+        _ if can_step_back => ids.len(),
+        _ => ids.len() - 1,
+    };
+    Ok((n_states, header.version))
 }
 
 /// Checks the file and gives its bytes, of this build's state version, with the place where its memory begins.
-fn prove(mut file: File, layout: &Layout, expect: &Expect<'_>) -> Result<(Vec<u8>, usize), RestoreError> {
+fn prove(
+    mut file: File,
+    version: u32,
+    layout: &Layout,
+    expect: &Expect<'_>,
+    memory: &mut ImageMemory,
+) -> Result<(Image, usize), RestoreError> {
     let len = file.metadata().map_err(RestoreError::Open)?.len();
-    let mut image = Image(Vec::new());
+    if version == layout.native {
+        let mut reader = ImageReader::new(file, memory.take(len)?);
+        let checked = state::check(&mut reader, len, layout, expect)?;
+        if !checked.native {
+            return Err(RestoreError::Changed);
+        }
+        return Ok((reader.image, checked.body_offset));
+    }
+    let mut converted = Converted(Vec::new());
     let mut reader = BufReader::with_capacity(READ_SIZE, &mut file);
-    let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut image)?;
-    Ok((image.0, checked.body_offset))
+    let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut converted)?;
+    let len = converted.0.len();
+    Ok((Image { memory: converted.0, len }, checked.body_offset))
 }
 
-/// Grows with what was read and found good, so that no claim of a file reserves anything; without room it is an error.
-struct Image(Vec<u8>);
+/// A file's bytes: the first `len` of `memory`.
+pub(super) struct Image {
+    memory: Vec<u8>,
+    len: usize,
+}
 
-impl Write for Image {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.try_reserve(bytes.len()).map_err(|_| std::io::Error::from(ErrorKind::OutOfMemory))?;
+impl Image {
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[..self.len]
+    }
+}
+
+/// Memory for the next file.
+#[derive(Default)]
+pub(super) struct ImageMemory(Vec<u8>);
+
+impl ImageMemory {
+    /// Room for `len` bytes, or an error where there is none.
+    fn take(&mut self, len: u64) -> Result<Image, RestoreError> {
+        let no_room = || RestoreError::Open(ErrorKind::OutOfMemory.into());
+        let len = usize::try_from(len).map_err(|_| no_room())?;
+        let mut memory = std::mem::take(&mut self.0);
+        if memory.len() < len {
+            drop(memory);
+            // Fails where the allocation below would end the process. That one is all zeros by the kernel's doing, which
+            // touches no page; a file may say to be large and hold nothing.
+            Vec::<u8>::new().try_reserve_exact(len).map_err(|_| no_room())?;
+            memory = vec![0; len];
+        }
+        Ok(Image { memory, len })
+    }
+
+    fn keep(&mut self, image: Image) {
+        if image.memory.len() <= KEPT_SIZE && image.memory.len() > self.0.len() {
+            self.0 = image.memory;
+        }
+    }
+}
+
+/// Reads a file straight into its image, and shows what was read there.
+struct ImageReader {
+    file: File,
+    image: Image,
+    n_read: usize,
+    n_consumed: usize,
+}
+
+impl ImageReader {
+    fn new(file: File, image: Image) -> Self {
+        Self { file, image, n_read: 0, n_consumed: 0 }
+    }
+}
+
+impl BufRead for ImageReader {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.n_consumed == self.n_read {
+            let end = (self.n_read + READ_SIZE).min(self.image.len);
+            self.n_read += self.file.read(&mut self.image.memory[self.n_read..end])?;
+        }
+        Ok(&self.image.memory[self.n_consumed..self.n_read])
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.n_consumed = (self.n_consumed + n).min(self.n_read);
+    }
+}
+
+impl Read for ImageReader {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let n = self.fill_buf()?.read(bytes)?;
+        self.consume(n);
+        Ok(n)
+    }
+}
+
+/// Grows with what was read and found good; without room it is an error.
+struct Converted(Vec<u8>);
+
+impl Write for Converted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_reserve(bytes.len()).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
         self.0.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

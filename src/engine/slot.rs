@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use crate::llama::{CancelFlag, Sampler, SeqId, Token, Vocab};
 
 use super::generation::EventSender;
+use super::logprob;
 use super::text::{Pushed, TextAssembler};
-use super::{EngineError, Event, FinishReason, GenerateOptions, PrefillReport, PromptReport, Report};
+use super::{EngineError, Event, FinishReason, GenerateOptions, Piece, PrefillReport, PromptReport, Report};
 
 /// From this length on, a prompt's last token is evaluated in a batch of its own.
 ///
@@ -27,6 +28,8 @@ pub(super) struct Job {
     pub seed: u32,
     pub output: Output,
     pub cancel: CancelFlag,
+    /// The next job for the same sequence, before any that waits: further answers to the same prompt.
+    pub then: Option<Box<Job>>,
 }
 
 /// Where a job's result goes.
@@ -48,10 +51,13 @@ impl Job {
         seed: u32,
         output: Output,
     ) -> Self {
-        Self { tokens, restore, options, sampler, seed, output, cancel: CancelFlag::new() }
+        Self { tokens, restore, options, sampler, seed, output, cancel: CancelFlag::new(), then: None }
     }
 
     pub fn fail(self, error: EngineError) {
+        if let Some(then) = self.then {
+            then.fail(error.clone());
+        }
         match self.output {
             Output::Events(events) => {
                 let _ = events.unbounded_send(Err(error));
@@ -82,6 +88,11 @@ pub(super) struct Slot {
     prompt: Option<PromptReport>,
     prompt_done: Instant,
     n_generated: usize,
+    /// Generated tokens.
+    answer: Vec<Token>,
+    /// Pieces kept back for `two_pieces`.
+    gathered: Piece,
+    has_told_text: bool,
 }
 
 /// Whether a slot goes on.
@@ -109,6 +120,9 @@ impl Slot {
             prompt: None,
             prompt_done: now,
             n_generated: 0,
+            answer: Vec::new(),
+            gathered: Piece::default(),
+            has_told_text: false,
         }
     }
 
@@ -127,6 +141,13 @@ impl Slot {
 
     pub fn cancelled(&self) -> bool {
         self.job.cancel.is_raised()
+    }
+
+    /// What the memory holds of this sequence: the first `n_past` tokens of prompt and answer.
+    pub fn held(mut self) -> (Vec<Token>, Option<Box<Job>>) {
+        self.job.tokens.append(&mut self.answer);
+        self.job.tokens.truncate(self.n_past);
+        (self.job.tokens, self.job.then)
     }
 
     /// The prompt is in the cache: says so, and lets the penalties see it.
@@ -153,21 +174,19 @@ impl Slot {
             return Ok(self.finish(FinishReason::MaxTokens));
         }
         let token = self.job.sampler.sample(logits).map_err(decode_error)?;
+        let logprob = self.job.options.top_logprobs.map(|n| logprob::of(logits, token, n));
         self.job.sampler.accept(token).map_err(decode_error)?;
         self.n_generated += 1;
+        self.answer.push(token);
         if vocab.is_end(token) && !self.job.options.ignore_eos {
             return Ok(self.finish(FinishReason::EndOfText));
         }
         self.bytes.clear();
         vocab.append_bytes(token, self.job.options.preserved_tokens.contains(&token), &mut self.bytes);
-        match self.text.push(token, &self.bytes) {
-            Pushed::Piece(piece) => {
-                if !piece.text.is_empty() || !piece.tokens.is_empty() {
-                    self.send(Event::Piece(piece));
-                }
-            }
+        match self.text.push(token, &self.bytes, logprob) {
+            Pushed::Piece(piece) => self.tell(piece),
             Pushed::Stop(piece, stop) => {
-                self.send(Event::Piece(piece));
+                self.tell(piece);
                 return Ok(self.report(FinishReason::StopString(stop)));
             }
         }
@@ -184,14 +203,27 @@ impl Slot {
     /// Releases text that was held back, then reports.
     fn finish(&mut self, reason: FinishReason) -> Progress {
         let rest = self.text.finish();
-        if !rest.text.is_empty() || !rest.tokens.is_empty() {
-            self.send(Event::Piece(rest));
-        }
+        self.tell(rest);
         self.report(reason)
+    }
+
+    fn tell(&mut self, piece: Piece) {
+        if self.job.options.two_pieces && self.has_told_text {
+            self.gathered.text.push_str(&piece.text);
+            self.gathered.tokens.extend(piece.tokens);
+            self.gathered.logprobs.extend(piece.logprobs);
+        } else if !piece.text.is_empty() || !piece.tokens.is_empty() {
+            self.has_told_text |= !piece.text.is_empty();
+            self.send(Event::Piece(piece));
+        }
     }
 
     fn report(&mut self, finish: FinishReason) -> Progress {
         if let Some(prompt) = self.prompt {
+            let gathered = std::mem::take(&mut self.gathered);
+            if !gathered.tokens.is_empty() {
+                self.send(Event::Piece(gathered));
+            }
             let generate = if self.n_generated == 0 { Duration::ZERO } else { self.prompt_done.elapsed() };
             self.send(Event::Done(Report {
                 finish,

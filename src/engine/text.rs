@@ -2,7 +2,7 @@
 
 use crate::llama::Token;
 
-use super::Piece;
+use super::{Piece, TokenLogprob};
 
 /// Turns the bytes of successive tokens into [`Piece`]s.
 ///
@@ -14,11 +14,18 @@ pub(super) struct TextAssembler {
     held: String,
     /// The bytes of a character that is not complete.
     partial: Vec<u8>,
-    /// Tokens whose text has not been fully released: with each, the length of all text up to its end.
-    pending: Vec<(Token, usize)>,
+    /// Tokens whose text has not been fully released.
+    pending: Vec<Pending>,
     /// Bytes of text decoded and released so far.
     n_decoded: usize,
     n_released: usize,
+}
+
+struct Pending {
+    token: Token,
+    logprob: Option<TokenLogprob>,
+    /// The length of all text up to its end.
+    end: usize,
 }
 
 /// What came of one token.
@@ -43,13 +50,13 @@ impl TextAssembler {
     }
 
     /// Takes a token and its bytes.
-    pub fn push(&mut self, token: Token, bytes: &[u8]) -> Pushed {
+    pub fn push(&mut self, token: Token, bytes: &[u8], logprob: Option<TokenLogprob>) -> Pushed {
         self.partial.extend_from_slice(bytes);
         let searched_from = self.held.len();
         self.decode();
         // A token that ends inside a character belongs to the piece that completes the character.
         let waits = usize::from(!self.partial.is_empty());
-        self.pending.push((token, self.n_decoded + waits));
+        self.pending.push(Pending { token, logprob, end: self.n_decoded + waits });
         if let Some((at, stop)) = self.find_stop(searched_from) {
             self.held.truncate(at);
             self.partial.clear();
@@ -126,13 +133,15 @@ impl TextAssembler {
     fn release(&mut self, len: usize, all_tokens: bool) -> Piece {
         let text: String = self.held.drain(..len).collect();
         self.n_released += text.len();
-        let n_done = if all_tokens {
-            self.pending.len()
-        } else {
-            self.pending.iter().take_while(|(_, end)| *end <= self.n_released).count()
-        };
-        let tokens = self.pending.drain(..n_done).map(|(token, _)| token).collect();
-        Piece { text, tokens }
+        let is_shown = |pending: &Pending| pending.end <= self.n_released;
+        let n_shown = self.pending.iter().take_while(|pending| is_shown(pending)).count();
+        let n_done = if all_tokens { self.pending.len() } else { n_shown };
+        let mut piece = Piece { text, ..Piece::default() };
+        for (index, pending) in self.pending.drain(..n_done).enumerate() {
+            piece.tokens.push(pending.token);
+            piece.logprobs.extend(pending.logprob.filter(|_| index < n_shown));
+        }
+        piece
     }
 }
 
@@ -147,7 +156,7 @@ mod tests {
         let mut texts = Vec::new();
         let mut n_tokens = 0;
         for (index, chunk) in bytes.chunks(size).enumerate() {
-            match assembler.push(Token(index as i32), chunk) {
+            match assembler.push(Token(index as i32), chunk, None) {
                 Pushed::Piece(piece) => {
                     n_tokens += piece.tokens.len();
                     texts.push(piece.text);
@@ -203,8 +212,22 @@ mod tests {
     }
 
     #[test]
+    fn logprobs_come_with_their_tokens_and_not_for_swallowed_ones() {
+        let mut assembler = TextAssembler::new(&["cd".to_owned()]);
+        let logprob = |id| Some(TokenLogprob { token: Token(id), logprob: -1.0, top: Vec::new() });
+        let mut shown = Vec::new();
+        for (id, text) in [(0, "ab"), (1, "c"), (2, "d")] {
+            let (Pushed::Piece(piece) | Pushed::Stop(piece, _)) =
+                assembler.push(Token(id), text.as_bytes(), logprob(id));
+            shown.extend(piece.logprobs.into_iter().map(|logprob| logprob.token.0));
+        }
+        assert_eq!(shown, [0]);
+    }
+
+    #[test]
     fn tokens_without_text_are_told_at_once() {
         let mut assembler = TextAssembler::new(&[]);
-        assert_eq!(assembler.push(Token(7), b""), Pushed::Piece(Piece { text: String::new(), tokens: vec![Token(7)] }));
+        let piece = Piece { tokens: vec![Token(7)], ..Piece::default() };
+        assert_eq!(assembler.push(Token(7), b"", None), Pushed::Piece(piece));
     }
 }

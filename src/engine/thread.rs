@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use crate::llama::{Batch, CancelFlag, Context, SeqId};
+use crate::llama::{Batch, CancelFlag, Context, SeqId, Token};
 
 use super::probe::Probe;
-use super::restore::{self, RestoreRules};
+use super::restore::{self, ImageMemory, RestoreRules};
 use super::slot::{Job, Output, Progress, Slot, decode_error};
 use super::{EngineError, PrefillReport};
 
@@ -37,12 +37,24 @@ pub(super) struct DecodeLoop {
     commands: Receiver<Command>,
     limits: Limits,
     probe: Probe,
+    image_memory: ImageMemory,
     queue: VecDeque<Box<Job>>,
     /// Indexed by sequence.
     slots: Vec<Option<Slot>>,
+    /// What the memory still holds of each sequence that no slot works on.
+    held: Vec<Held>,
+    n_begun: u64,
     batch: Batch,
     /// The slot that goes first into the next batch, so that a limit on sequences per batch starves nobody.
     first: usize,
+}
+
+/// The tokens of a sequence whose last job is done; the next one may begin with the same.
+#[derive(Default)]
+struct Held {
+    tokens: Vec<Token>,
+    /// When it was last used, in jobs begun since the start.
+    used: u64,
 }
 
 /// A slot's share of a batch.
@@ -56,7 +68,20 @@ struct Share {
 impl DecodeLoop {
     pub fn new(context: Context, commands: Receiver<Command>, limits: Limits, probe: Probe) -> Self {
         let slots = (0..limits.n_seq).map(|_| None).collect();
-        Self { context, commands, limits, probe, queue: VecDeque::new(), slots, batch: Batch::new(), first: 0 }
+        let held = (0..limits.n_seq).map(|_| Held::default()).collect();
+        Self {
+            context,
+            commands,
+            limits,
+            probe,
+            image_memory: ImageMemory::default(),
+            queue: VecDeque::new(),
+            slots,
+            held,
+            n_begun: 0,
+            batch: Batch::new(),
+            first: 0,
+        }
     }
 
     /// Runs until the last handle is gone or one asks for a shutdown. What is unfinished then fails with `Stopped`.
@@ -93,28 +118,93 @@ impl DecodeLoop {
                 self.free(seq);
             }
         }
-        self.queue.retain(|job| !job.cancel.is_raised());
-        while let Some(seq) = self.slots.iter().position(Option::is_none) {
-            let Some(job) = self.queue.pop_front() else { break };
+        self.queue.retain(|job| !job.cancel.is_raised() || job.then.is_some());
+        while self.slots.iter().any(Option::is_none)
+            && let Some(job) = self.queue.pop_front()
+        {
+            let Some(job) = wanted(job) else { continue };
+            let Some(seq) = self.best_free(&job) else { break };
             self.begin(seq, *job);
         }
     }
 
+    /// The free sequence that holds most of the job's beginning; of those that hold nothing of worth, the one that was not
+    /// used for longest.
+    fn best_free(&self, job: &Job) -> Option<usize> {
+        let free = (0..self.slots.len()).filter(|&seq| self.slots[seq].is_none());
+        free.max_by_key(|&seq| {
+            let held = &self.held[seq];
+            let n_common = if job.options.reuse_prefix { common_prefix(&held.tokens, &job.tokens) } else { 0 };
+            // A template's first words are common to all chats.
+            let is_worth = n_common * 10 >= job.tokens.len();
+            (if is_worth { n_common } else { 0 }, std::cmp::Reverse(held.used))
+        })
+    }
+
     fn begin(&mut self, seq: usize, job: Job) {
         let seq_id = seq_id(seq);
-        self.context.clear_seq(seq_id);
+        self.n_begun += 1;
+        let held = std::mem::replace(&mut self.held[seq], Held { tokens: Vec::new(), used: self.n_begun });
         let Some(path) = &job.restore else {
-            self.slots[seq] = Some(Slot::new(job, seq_id, 0, None));
+            let n_cached = if job.options.reuse_prefix { self.keep(seq_id, &held.tokens, &job.tokens) } else { 0 };
+            if n_cached == 0 {
+                self.context.clear_seq(seq_id);
+            }
+            self.slots[seq] = Some(Slot::new(job, seq_id, n_cached, None));
             return;
         };
+        self.context.clear_seq(seq_id);
         let started = Instant::now();
-        match restore::restore(&mut self.context, seq_id, path, &job.tokens, &self.limits.restore, &mut self.probe) {
+        let restored = restore::restore(
+            &mut self.context,
+            seq_id,
+            path,
+            &job.tokens,
+            &self.limits.restore,
+            &mut self.probe,
+            &mut self.image_memory,
+        );
+        match restored {
             Ok(n_restored) => self.slots[seq] = Some(Slot::new(job, seq_id, n_restored, Some(started.elapsed()))),
             Err(reason) => {
                 self.context.clear_seq(seq_id);
                 job.fail(EngineError::Restore(reason.to_string()));
             }
         }
+    }
+
+    /// Cuts a sequence that holds the tokens `held` down to what it has in common with a prompt, of which at least the last
+    /// token is left to evaluate. Returns how many tokens stay; 0 when the memory cannot be cut there.
+    fn keep(&mut self, seq: SeqId, held: &[Token], prompt: &[Token]) -> usize {
+        let n_common = common_prefix(held, prompt).min(prompt.len().saturating_sub(1));
+        if n_common == 0 || !self.reaches_back(seq, held.len(), n_common) {
+            return 0;
+        }
+        if n_common == held.len() {
+            return n_common;
+        }
+        let from = i32::try_from(n_common).unwrap_or(i32::MAX);
+        match self.context.remove(seq, from, -1) {
+            Ok(true) => n_common,
+            Ok(false) | Err(_) => 0,
+        }
+    }
+
+    /// Whether position `next` can be evaluated on what the memory holds: a running state has no past, and a window may have
+    /// moved beyond the tokens that this position attends to.
+    fn reaches_back(&self, seq: SeqId, n_held: usize, next: usize) -> bool {
+        let Some((first, last)) = self.context.positions(seq) else { return false };
+        let is_whole = usize::try_from(last).is_ok_and(|last| last + 1 == n_held);
+        if !is_whole {
+            return false;
+        }
+        if next == n_held {
+            return true;
+        }
+        let rules = &self.limits.restore;
+        let window = rules.n_swa as usize;
+        let oldest = if window == 0 { 0 } else { (next + 1).saturating_sub(window) };
+        rules.can_step_back && usize::try_from(first).is_ok_and(|first| first <= oldest)
     }
 
     /// One batch over all slots.
@@ -211,12 +301,18 @@ impl DecodeLoop {
             })
             .map_err(|err| EngineError::Save { path: path.display().to_string(), reason: err.to_string() });
         let _ = reply.send(report);
-        self.context.clear_seq(slot.seq);
+        (self.held[seq].tokens, _) = slot.held();
     }
 
+    /// Ends a slot. Its sequence keeps what it holds, for the next job that begins alike; a job of the same prompt follows at
+    /// once.
     fn free(&mut self, seq: usize) {
-        self.slots[seq] = None;
-        self.context.clear_seq(seq_id(seq));
+        let Some(slot) = self.slots[seq].take() else { return };
+        let (tokens, then) = slot.held();
+        self.held[seq].tokens = tokens;
+        if let Some(job) = then.and_then(wanted) {
+            self.begin(seq, *job);
+        }
     }
 
     fn fail(&mut self, seq: usize, error: EngineError) {
@@ -230,6 +326,19 @@ impl DecodeLoop {
 enum AfterLogits {
     Go(Progress),
     Save(super::PromptReport),
+}
+
+/// The job, or the first of those behind it that somebody still waits for.
+fn wanted(mut job: Box<Job>) -> Option<Box<Job>> {
+    while job.cancel.is_raised() {
+        job = job.then.take()?;
+    }
+    Some(job)
+}
+
+/// How many tokens two sequences begin with alike.
+fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 fn seq_id(index: usize) -> SeqId {

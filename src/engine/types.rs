@@ -127,6 +127,15 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Tokens shown as text though they are special (tool-call markers a parser wants to see).
     pub preserved_tokens: Vec<Token>,
+    /// `Some(k)`: each token comes with its log-probability and the `k` most likely ones. From the model's logits alone,
+    /// before the sampler chain.
+    pub top_logprobs: Option<usize>,
+    /// Continue from the longest beginning of the prompt that a sequence still holds from an earlier job, instead of
+    /// evaluating all of it.
+    pub reuse_prefix: bool,
+    /// Send the first text at once and all other text as one piece at the end: waking a reader for each token costs a machine
+    /// of few cores a percent or two of its decode speed.
+    pub two_pieces: bool,
 }
 
 impl GenerateOptions {
@@ -169,6 +178,19 @@ pub struct Piece {
     pub text: String,
     /// The tokens whose last byte lies in this piece, or that add no text.
     pub tokens: Vec<Token>,
+    /// Of these tokens, when [`GenerateOptions::top_logprobs`] asked for it; tokens that a stop string swallowed are left out.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// How likely a token was, by the model's logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token that was chosen.
+    pub token: Token,
+    /// Natural logarithm of its probability; `f32::MIN` where that is 0.
+    pub logprob: f32,
+    /// The most likely tokens, best first.
+    pub top: Vec<(Token, f32)>,
 }
 
 /// Why a generation ended by itself.

@@ -25,6 +25,8 @@ pub mod supervisor;
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
@@ -84,8 +86,27 @@ struct Inner {
     /// One permit: requests wait in the order they came.
     slot: Arc<Semaphore>,
     stop: CancellationToken,
+    counts: Counters,
     /// Held while a provider runs. A run belongs to a request that holds the slot, so nobody but `close` ever waits.
     running: tokio::sync::Mutex<()>,
+}
+
+/// What became of the prompts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Prompts that were restored from the provider's file.
+    pub handoffs: u64,
+    /// Prompts that the engine had to evaluate itself.
+    pub fallbacks: u64,
+    /// Handoffs in which the provider's `argmax` was not the token that the engine's own logits rank first.
+    pub argmax_disagreements: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    handoffs: AtomicU64,
+    fallbacks: AtomicU64,
+    argmax_disagreements: AtomicU64,
 }
 
 /// A run that kept the contract, and its files.
@@ -118,6 +139,7 @@ impl Hybrid {
             backend_url: RwLock::new(None),
             slot: Arc::new(Semaphore::new(1)),
             stop: CancellationToken::new(),
+            counts: Counters::default(),
             running: tokio::sync::Mutex::new(()),
         })))
     }
@@ -143,9 +165,20 @@ impl Hybrid {
             Ok((events, restored)) => Ok(Handoff::restored(events, turn, restored)),
             Err(HybridError::Stopped) => Err(EngineError::Stopped),
             Err(reason) => {
+                inner.counts.fallbacks.fetch_add(1, Relaxed);
                 inner.sink.say(&fallback_line(&reason));
                 Ok(Handoff::local(inner.backend.generate(&prompt, &options)?, turn))
             }
+        }
+    }
+
+    /// What became of the prompts so far.
+    pub fn counts(&self) -> Counts {
+        let counts = &self.0.counts;
+        Counts {
+            handoffs: counts.handoffs.load(Relaxed),
+            fallbacks: counts.fallbacks.load(Relaxed),
+            argmax_disagreements: counts.argmax_disagreements.load(Relaxed),
         }
     }
 
@@ -170,8 +203,9 @@ impl Hybrid {
         let (events, report) = self.restore(&run_dir, prompt, options).await?;
         // Freeing the memory of a large file takes milliseconds that the first byte need not wait for.
         let removal = Some(tokio::task::spawn_blocking(move || drop(run_dir)));
+        self.0.counts.handoffs.fetch_add(1, Relaxed);
         if self.0.backend.can_step_back() {
-            compare_argmax(&finished.reply, report.argmax);
+            self.compare_argmax(&finished.reply, report.argmax);
         }
         let line = Some((report, self.0.sink.clone()));
         Ok((events, Restored { since, prefill: finished.elapsed, prompt: Some(report), removal, line }))
@@ -214,6 +248,21 @@ impl Hybrid {
         Ok(Prefilled { run_dir, finished })
     }
 
+    /// Different rounding makes the two disagree now and then; often, and the provider computes something else. So the
+    /// count goes with each warning.
+    fn compare_argmax(&self, reply: &Reply, ours: Token) {
+        if reply.argmax == ours.0 {
+            return;
+        }
+        self.0.counts.argmax_disagreements.fetch_add(1, Relaxed);
+        let Counts { handoffs, argmax_disagreements, .. } = self.counts();
+        tracing::warn!(
+            provider = reply.argmax,
+            engine = ours.0,
+            "the provider ranks another token first after the prompt ({argmax_disagreements} of {handoffs} handoffs so far)"
+        );
+    }
+
     /// Lets the engine restore the state. Any error of it is a reason to fall back: the request itself was found good.
     async fn restore(
         &self,
@@ -242,17 +291,6 @@ async fn joined<T>(task: JoinHandle<T>) -> Result<T, HybridError> {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(_) => HybridError::Stopped,
     })
-}
-
-/// Different rounding makes the two disagree now and then; often, and the provider computes something else.
-fn compare_argmax(reply: &Reply, ours: Token) {
-    if reply.argmax != ours.0 {
-        tracing::warn!(
-            provider = reply.argmax,
-            engine = ours.0,
-            "the provider ranks another token first after the prompt"
-        );
-    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl Script {
             external_prefill: None,
             seed: 0,
         };
-        let piece = |text: &str| Event::Piece(Piece { text: text.to_owned(), tokens: vec![] });
+        let piece = |text: &str| Event::Piece(Piece { text: text.to_owned(), ..Piece::default() });
         let events = [Event::Prompt(prompt), piece(""), piece("hi"), Event::Done(report)];
         Box::pin(stream::iter(events.map(Ok)))
     }

@@ -32,6 +32,29 @@ impl Context {
         Ok(n_bytes as u64)
     }
 
+    /// Restores an empty sequence from a file that this process itself has written (`llama_state_seq_load_file`). llama.cpp
+    /// trusts it: a file from anywhere else goes through [`load_state`](Self::load_state) after its check. Returns the ids.
+    pub fn load_state_file(&mut self, seq: SeqId, path: &Path, capacity: usize) -> Result<Vec<Token>, Error> {
+        let path = c_path(path)?;
+        let mut tokens = vec![Token(0); capacity];
+        let (mut n_tokens, mut n_bytes) = (0, 0);
+        // SAFETY: the path outlives the call, the buffer is as long as is told; Token is a transparent i32.
+        check(|err| unsafe {
+            llama_sys::onebit_state_load_file(
+                self.as_ptr(),
+                path.as_ptr(),
+                seq.0,
+                tokens.as_mut_ptr().cast(),
+                tokens.len(),
+                &raw mut n_tokens,
+                &raw mut n_bytes,
+                err,
+            )
+        })?;
+        tokens.truncate(n_tokens);
+        Ok(tokens)
+    }
+
     /// Restores an empty sequence from the bytes of a file that [`save_state`](Self::save_state) would write; its memory begins at
     /// `body`, after the header and the ids. The file must have been proven well-formed before: llama.cpp trusts much of it.
     ///

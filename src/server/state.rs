@@ -42,7 +42,7 @@ impl Default for ServerConfig {
         Self {
             alias: None,
             body_limit: 100 << 20,
-            defaults: GenerateOptions::default(),
+            defaults: GenerateOptions { reuse_prefix: true, ..GenerateOptions::default() },
             fingerprint: concat!("b0-onebit-", env!("CARGO_PKG_VERSION")).to_owned(),
             shutdown_grace: Duration::from_secs(10),
             keep_alive: Duration::from_secs(10),

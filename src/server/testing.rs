@@ -162,7 +162,7 @@ pub fn prompt() -> Result<Event, EngineError> {
 }
 
 pub fn piece(text: &str) -> Result<Event, EngineError> {
-    Ok(Event::Piece(Piece { text: text.into(), tokens: vec![Token(1)] }))
+    Ok(Event::Piece(Piece { text: text.into(), tokens: vec![Token(1)], ..Piece::default() }))
 }
 
 pub fn done(n_generated: usize) -> Result<Event, EngineError> {

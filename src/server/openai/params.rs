@@ -48,6 +48,9 @@ impl Params {
             sampling: sampling(fields, &defaults.sampling)?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(defaults.ignore_eos),
             preserved_tokens: defaults.preserved_tokens.clone(),
+            top_logprobs: None,
+            two_pieces: !fields.bool("stream")?.unwrap_or(false),
+            reuse_prefix: fields.bool("cache_prompt")?.unwrap_or(defaults.reuse_prefix),
         };
         // Read for its type only: one model is served, and replies carry that one's id.
         fields.string("model")?;
