@@ -8,6 +8,7 @@
 //! Nothing below this module knows HTTP or JSON wire formats.
 #![forbid(unsafe_code)]
 
+mod chat;
 mod error;
 mod extract;
 mod fields;

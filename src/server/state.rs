@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::ApiError;
 use crate::{
-    engine::{ChatPrompt, ChatRequest, Engine, EngineError, Event, GenerateOptions, ModelInfo},
+    engine::{ChatPrompt, ChatRequest, Engine, EngineError, Event, FimTokens, GenerateOptions, ModelInfo},
     hybrid::Hybrid,
     llama::Token,
 };
@@ -90,18 +90,73 @@ impl Backend {
         }
     }
 
-    /// Starts a generation. Dropping the future, or the stream that it gives, ends it.
-    pub async fn generate(&self, prompt: Vec<Token>, options: GenerateOptions) -> Result<EventStream, EngineError> {
+    /// See [`Engine::template_info`].
+    pub fn template_info(&self) -> &serde_json::Value {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.template_info(),
+            #[cfg(test)]
+            Self::Scripted(_) => &serde_json::Value::Null,
+        }
+    }
+
+    /// See [`Engine::fim_tokens`].
+    pub fn fim_tokens(&self) -> Option<FimTokens> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.fim_tokens(),
+            #[cfg(test)]
+            Self::Scripted(_) => None,
+        }
+    }
+
+    /// BOS, for prompts that are put together from tokens, where the model wants it.
+    pub fn bos_if_wanted(&self) -> Option<Token> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.bos().filter(|_| engine.info().adds_bos),
+            #[cfg(test)]
+            Self::Scripted(_) => None,
+        }
+    }
+
+    /// See [`Engine::detokenize`].
+    pub fn detokenize(&self, tokens: &[Token]) -> String {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.detokenize(tokens),
+            #[cfg(test)]
+            Self::Scripted(_) => tokens.iter().map(|token| char::from(u8::try_from(token.0).unwrap_or(b'?'))).collect(),
+        }
+    }
+
+    /// See [`Engine::token_bytes`].
+    pub fn token_bytes(&self, token: Token) -> Vec<u8> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.token_bytes(token),
+            #[cfg(test)]
+            Self::Scripted(_) => vec![u8::try_from(token.0).unwrap_or(b'?')],
+        }
+    }
+
+    /// Starts `n` answers to a prompt, which come one after the other. Dropping the future, or a stream that it gives, ends
+    /// it.
+    pub async fn generate(
+        &self,
+        prompt: Vec<Token>,
+        options: GenerateOptions,
+        n: usize,
+    ) -> Result<Vec<EventStream>, EngineError> {
         match self {
             Self::Local(engine) => {
                 let engine = engine.clone();
-                // A large grammar takes a while to parse. When this future is dropped meanwhile, the generation is
+                // A large grammar takes a while to parse. When this future is dropped meanwhile, the generations are
                 // dropped with the result of the task.
-                Ok(Box::pin(blocking(move || engine.generate(prompt, &options)).await?))
+                let generations = blocking(move || engine.generate_many(prompt, &options, n)).await?;
+                Ok(generations.into_iter().map(|events| Box::pin(events) as EventStream).collect())
             }
-            Self::Hybrid(hybrid, _) => Ok(Box::pin(hybrid.generate(prompt, options).await?)),
+            Self::Hybrid(hybrid, _) => {
+                let handoffs = hybrid.generate_many(prompt, options, n).await?;
+                Ok(handoffs.into_iter().map(|events| Box::pin(events) as EventStream).collect())
+            }
             #[cfg(test)]
-            Self::Scripted(script) => script.generate(prompt, options),
+            Self::Scripted(script) => (0..n).map(|_| script.generate(prompt.clone(), options.clone())).collect(),
         }
     }
 }

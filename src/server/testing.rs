@@ -122,6 +122,7 @@ fn info() -> ModelInfo {
         architecture: "llama".into(),
         file_type: "Q4_1".into(),
         n_ctx: 64,
+        n_slots: 1,
         n_ctx_train: 64,
         n_vocab: 256,
         vocab_type: 2,
