@@ -16,6 +16,8 @@ use super::{
 };
 use crate::{engine::EngineError, llama::Token};
 
+mod guard;
+
 struct Server {
     address: SocketAddr,
     state: AppState,
