@@ -69,11 +69,6 @@ impl ApiError {
         Self { message: format!("`{param}`: {message}"), param: Some(param), ..self }
     }
 
-    /// 501: this model or this server cannot do it.
-    pub fn not_supported(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
-    }
-
     /// 413.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("the request body is larger than the limit of {limit} bytes");
@@ -93,6 +88,21 @@ impl ApiError {
     /// 503 once the process has been told to stop.
     pub fn shutting_down() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "the server is shutting down")
+    }
+
+    /// 401: there are API keys, and the request has none of them.
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", "Invalid API Key")
+    }
+
+    /// 403: not from there, or not under that name.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message)
+    }
+
+    /// 501: not with this model or these flags.
+    pub fn not_supported(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
     /// 500: nothing the client could have done better.

@@ -10,7 +10,7 @@ use futures_core::Stream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::error::ApiError;
+use super::{auth::ApiKeys, cors::Origins, error::ApiError, guard::Hosts};
 use crate::{
     engine::{ChatPrompt, ChatRequest, Engine, EngineError, Event, FimTokens, GenerateOptions, ModelInfo},
     hybrid::Hybrid,
@@ -25,6 +25,12 @@ pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event, EngineError>> + S
 pub struct ServerConfig {
     /// The model's id in replies; `None` means the file's name without `.gguf`.
     pub alias: Option<String>,
+    /// The names under which it may be called.
+    pub hosts: Hosts,
+    /// Pages of which other origins may use it.
+    pub origins: Origins,
+    /// Who may use it.
+    pub api_keys: ApiKeys,
     /// Most bytes of a request's body.
     pub body_limit: usize,
     /// What a request gets that does not say otherwise.
@@ -41,6 +47,9 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             alias: None,
+            hosts: Hosts::default(),
+            origins: Origins::default(),
+            api_keys: ApiKeys::default(),
             body_limit: 100 << 20,
             defaults: GenerateOptions { reuse_prefix: true, ..GenerateOptions::default() },
             fingerprint: concat!("b0-onebit-", env!("CARGO_PKG_VERSION")).to_owned(),
