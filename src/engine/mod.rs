@@ -36,7 +36,7 @@ pub use template::{ChatPrompt, ChatRequest};
 pub use types::*;
 
 use slot::{Job, Output};
-use thread::Command;
+use thread::{Command, Counts};
 
 /// A handle on a loaded model. Clones share the model and its decode thread, which ends when the last handle and the last
 /// [`Generation`] are gone.
@@ -73,6 +73,7 @@ pub struct Engine {
 struct Shared {
     model: Arc<Model>,
     templates: Option<ChatTemplates>,
+    counts: Arc<Counts>,
     info: ModelInfo,
     end_tokens: Vec<Token>,
     /// The shape of this model's state files; the reason when there is none.
@@ -141,6 +142,11 @@ impl Engine {
         self.shared.model.vocab().bos()
     }
 
+    /// The vocabulary's end-of-sequence token.
+    pub fn eos(&self) -> Option<Token> {
+        self.shared.model.vocab().eos()
+    }
+
     /// The tokens with which the model ends its turn.
     pub fn end_tokens(&self) -> &[Token] {
         &self.shared.end_tokens
@@ -156,6 +162,23 @@ impl Engine {
     /// The text of tokens, special ones shown. Invalid UTF-8 is replaced.
     pub fn detokenize(&self, tokens: &[Token]) -> String {
         self.shared.model.vocab().detokenize(tokens)
+    }
+
+    /// The bytes of a token, which may be a part of a character; special tokens are spelled out.
+    pub fn token_bytes(&self, token: Token) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.shared.model.vocab().append_bytes(token, true, &mut bytes);
+        bytes
+    }
+
+    /// Source and abilities of the chat template, as `onebit_chat_info` in shim.h has them; `None` without a template.
+    pub fn chat_template_info(&self) -> Result<Option<serde_json::Value>, EngineError> {
+        self.shared.templates.as_ref().map(template::info).transpose()
+    }
+
+    /// What the decode thread has done so far.
+    pub fn decode_counts(&self) -> DecodeCounts {
+        self.shared.counts.read()
     }
 
     /// Renders chat messages with the model's template. The prompt has no BOS: tokenize it with `add_special`.

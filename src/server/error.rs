@@ -72,12 +72,17 @@ impl ApiError {
 
     /// 503 until the model is loaded; launchers look for these very words.
     pub fn loading() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "Loading model")
+        Self::unavailable("Loading model")
     }
 
     /// 503 once the process has been told to stop.
     pub fn shutting_down() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "the server is shutting down")
+        Self::unavailable("the server is shutting down")
+    }
+
+    /// 503: later perhaps.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
     /// 401: there are API keys, and the request has none of them.

@@ -41,7 +41,8 @@ pub async fn start(state: &AppState, prompt: Vec<Token>, options: GenerateOption
         // Said here, since a prefill provider must not be started for nothing.
         return Err(ApiError::context_overflow(prompt.len(), n_ctx));
     }
-    let mut events = backend.generate(prompt, options).await?.peekable();
+    let task = state.activity().begin(prompt.len(), &options);
+    let mut events = task.watch(backend.generate(prompt, options).await?).peekable();
     if let Some(Err(error)) = Pin::new(&mut events).peek().await {
         return Err(error.clone().into());
     }

@@ -61,6 +61,11 @@ impl Script {
         Ok(text.bytes().map(|byte| Token(byte.into())).collect())
     }
 
+    pub fn detokenize(&self, tokens: &[Token]) -> String {
+        let bytes: Vec<u8> = tokens.iter().map(|token| token.0 as u8).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     pub fn apply_template(&self, request: &ChatRequest) -> Result<ChatPrompt, EngineError> {
         let messages = request.messages.as_array().unwrap();
         let line = |message: &Value| format!("{}:{}\n", message["role"].as_str().unwrap(), message["content"]);

@@ -3,7 +3,7 @@
 mod chat;
 mod completions;
 mod later;
-mod messages;
+pub(super) mod messages;
 mod models;
 mod params;
 mod wire;
