@@ -112,7 +112,6 @@ async fn listen(args: &ServeArgs) -> Result<TcpListener, Failure> {
 fn server_config(args: &ServeArgs, address: SocketAddr) -> Result<ServerConfig, Failure> {
     let mut config = ServerConfig {
         alias: args.alias.clone(),
-        n_slots: args.parallel as usize,
         fingerprint: format!("b{}-onebit-{}", crate::llama::build_number(), env!("CARGO_PKG_VERSION")),
         ..ServerConfig::default()
     };

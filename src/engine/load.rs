@@ -223,8 +223,10 @@ fn start_thread(
     };
     let info = model_info(config, &model, templates.is_some(), selection.name, &ready);
     let end_tokens = end_tokens(&model);
+    let template_info = templates.as_ref().and_then(|templates| templates.info().ok());
     Ok(Shared {
         model,
+        template_info: template_info.and_then(|info| serde_json::from_str(&info).ok()).unwrap_or_default(),
         templates,
         counts: ready.counts,
         info,
@@ -326,6 +328,7 @@ fn model_info(
         architecture: model.metadata("general.architecture").unwrap_or_default(),
         file_type: model.file_type(),
         n_ctx: ready.n_ctx,
+        n_slots: config.n_seq,
         n_ctx_train: model.n_ctx_train(),
         n_vocab: vocab.n_tokens(),
         vocab_type: vocab.kind(),

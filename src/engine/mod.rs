@@ -74,6 +74,7 @@ struct Shared {
     model: Arc<Model>,
     templates: Option<ChatTemplates>,
     counts: Arc<Counts>,
+    template_info: serde_json::Value,
     info: ModelInfo,
     end_tokens: Vec<Token>,
     /// The shape of this model's state files; the reason when there is none.
@@ -147,6 +148,12 @@ impl Engine {
         self.shared.model.vocab().eos()
     }
 
+    /// The tokens for filling in the middle, when the vocabulary has them.
+    pub fn fim_tokens(&self) -> Option<FimTokens> {
+        let [prefix, suffix, middle, separator, repository] = self.shared.model.vocab().fim();
+        Some(FimTokens { prefix: prefix?, suffix: suffix?, middle: middle?, separator, repository })
+    }
+
     /// The tokens with which the model ends its turn.
     pub fn end_tokens(&self) -> &[Token] {
         &self.shared.end_tokens
@@ -164,16 +171,14 @@ impl Engine {
         self.shared.model.vocab().detokenize(tokens)
     }
 
-    /// The bytes of a token, which may be a part of a character; special tokens are spelled out.
+    /// The bytes of one token, special ones spelt out; may end inside a UTF-8 character.
     pub fn token_bytes(&self, token: Token) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.shared.model.vocab().append_bytes(token, true, &mut bytes);
+        let vocab = self.shared.model.vocab();
+        if vocab.contains(token) {
+            vocab.append_bytes(token, true, &mut bytes);
+        }
         bytes
-    }
-
-    /// Source and abilities of the chat template, as `onebit_chat_info` in shim.h has them; `None` without a template.
-    pub fn chat_template_info(&self) -> Result<Option<serde_json::Value>, EngineError> {
-        self.shared.templates.as_ref().map(template::info).transpose()
     }
 
     /// What the decode thread has done so far.
@@ -185,6 +190,12 @@ impl Engine {
     pub fn apply_template(&self, request: &ChatRequest) -> Result<ChatPrompt, EngineError> {
         let templates = self.shared.templates.as_ref().ok_or(EngineError::NoTemplate)?;
         template::apply(templates, self.shared.model.vocab(), request)
+    }
+
+    /// About the chat template: `source`, `tool_use_source`, `supports_thinking`, `caps`, as llama.cpp's `common` tells it; null
+    /// without one.
+    pub fn template_info(&self) -> &serde_json::Value {
+        &self.shared.template_info
     }
 
     /// Evaluates a prompt and generates. What can be known to be wrong is told here; the rest arrives as events.

@@ -95,12 +95,6 @@ pub(super) fn apply(
     })
 }
 
-/// What there is to know of the templates.
-pub(super) fn info(templates: &ChatTemplates) -> Result<Value, EngineError> {
-    let info = templates.info().map_err(template_error)?;
-    serde_json::from_str(&info).map_err(|err| EngineError::Template(format!("unreadable reply: {err}")))
-}
-
 fn template_error(error: Error) -> EngineError {
     EngineError::Template(error.to_string())
 }

@@ -145,7 +145,11 @@ impl DecodeLoop {
             && let Some(job) = self.queue.pop_front()
         {
             let Some(job) = wanted(job) else { continue };
-            let Some(seq) = self.best_free(&job) else { break };
+            let Some(seq) = self.best_free(&job) else {
+                // The slot that it asks for is busy. First come, first served: the others wait with it.
+                self.queue.push_front(job);
+                break;
+            };
             self.begin(seq, *job);
         }
     }
@@ -153,7 +157,8 @@ impl DecodeLoop {
     /// The free sequence that holds most of the job's beginning; of those that hold nothing of worth, the one that was not
     /// used for longest.
     fn best_free(&self, job: &Job) -> Option<usize> {
-        let free = (0..self.slots.len()).filter(|&seq| self.slots[seq].is_none());
+        let wanted = |seq: &usize| job.options.slot.is_none_or(|slot| slot as usize == *seq);
+        let free = (0..self.slots.len()).filter(|&seq| self.slots[seq].is_none()).filter(wanted);
         free.max_by_key(|&seq| {
             let held = &self.held[seq];
             let n_common = if job.options.reuse_prefix { common_prefix(&held.tokens, &job.tokens) } else { 0 };

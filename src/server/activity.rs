@@ -16,9 +16,10 @@ use super::state::EventStream;
 use crate::engine::{EngineError, Event, GenerateOptions, PromptReport, Report};
 
 /// A handle on the server's one record.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Activity(Arc<Mutex<Record>>);
 
+#[derive(Default)]
 struct Record {
     slots: Vec<Slot>,
     /// Tasks without a slot, in their order.
@@ -72,14 +73,9 @@ pub struct Scrape {
 }
 
 impl Activity {
-    pub fn new(n_slots: usize) -> Self {
-        Self(Arc::new(Mutex::new(Record {
-            slots: vec![Slot::default(); n_slots],
-            waiting: VecDeque::new(),
-            n_tasks: 0,
-            totals: Totals::default(),
-            since_scrape: Totals::default(),
-        })))
+    /// How many tasks run at once: known with the model, before any task.
+    pub fn set_slots(&self, n_slots: usize) {
+        self.0.lock().slots.resize_with(n_slots, Slot::default);
     }
 
     /// A new task. It is over when this is dropped.
@@ -221,7 +217,8 @@ mod tests {
 
     #[test]
     fn tasks_take_free_slots_and_wait_for_one_in_order() {
-        let activity = Activity::new(2);
+        let activity = Activity::default();
+        activity.set_slots(2);
         let options = GenerateOptions::default();
         let mut tasks: Vec<_> = (0..4).map(|_| Some(activity.begin(3, &options))).collect();
         assert_eq!(busy(&activity), [Some(0), Some(1)]);
@@ -236,7 +233,8 @@ mod tests {
 
     #[tokio::test]
     async fn events_are_counted_as_they_pass() {
-        let activity = Activity::new(1);
+        let activity = Activity::default();
+        activity.set_slots(1);
         let events = vec![prompt(), piece("a\n"), piece("b"), done(4)];
         let task = activity.begin(3, &GenerateOptions::default());
         let mut events = task.watch(Box::pin(stream::iter(events)));

@@ -59,6 +59,21 @@ impl ApiError {
         Self { param: Some(param), ..Self::invalid(message) }
     }
 
+    /// The same error, told of another field.
+    pub fn at(self, param: impl Into<String>) -> Self {
+        let message = match &self.param {
+            Some(param) => self.message.strip_prefix(&format!("`{param}`: ")).unwrap_or(&self.message).to_owned(),
+            None => self.message.clone(),
+        };
+        let param = param.into();
+        Self { message: format!("`{param}`: {message}"), param: Some(param), ..self }
+    }
+
+    /// 501: this model or this server cannot do it.
+    pub fn not_supported(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    }
+
     /// 413.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("the request body is larger than the limit of {limit} bytes");
@@ -93,11 +108,6 @@ impl ApiError {
     /// 403: not from there, or not under that name.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message)
-    }
-
-    /// 501: not with this model or these flags.
-    pub fn not_supported(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
     /// 500: nothing the client could have done better.

@@ -10,6 +10,7 @@
 
 mod activity;
 mod auth;
+mod chat;
 mod cors;
 mod error;
 mod extract;

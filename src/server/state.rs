@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{activity::Activity, auth::ApiKeys, cors::Origins, error::ApiError, guard::Hosts};
 use crate::{
-    engine::{ChatPrompt, ChatRequest, DecodeCounts, Engine, EngineError, Event, GenerateOptions, ModelInfo},
+    engine::{
+        ChatPrompt, ChatRequest, DecodeCounts, Engine, EngineError, Event, FimTokens, GenerateOptions, ModelInfo,
+    },
     hybrid::{Counts, Hybrid},
     llama::Token,
 };
@@ -34,8 +36,6 @@ pub struct ServerConfig {
     pub api_keys: ApiKeys,
     /// Most bytes of a request's body.
     pub body_limit: usize,
-    /// Generations that run at once; more wait.
-    pub n_slots: usize,
     /// Whether `/slots` shows them: everybody with a key sees the sizes of everybody's requests.
     pub slots: bool,
     /// Where `/slots/{id}?action=save` puts its files; `None` refuses it.
@@ -62,7 +62,6 @@ impl Default for ServerConfig {
             origins: Origins::default(),
             api_keys: ApiKeys::default(),
             body_limit: 100 << 20,
-            n_slots: 1,
             slots: true,
             slot_save_path: None,
             metrics: false,
@@ -106,24 +105,6 @@ impl Backend {
         }
     }
 
-    /// See [`Engine::detokenize`].
-    pub fn detokenize(&self, tokens: &[Token]) -> String {
-        match self {
-            Self::Local(engine) | Self::Hybrid(_, engine) => engine.detokenize(tokens),
-            #[cfg(test)]
-            Self::Scripted(script) => script.detokenize(tokens),
-        }
-    }
-
-    /// See [`Engine::token_bytes`].
-    pub fn token_bytes(&self, token: Token) -> Vec<u8> {
-        match self {
-            Self::Local(engine) | Self::Hybrid(_, engine) => engine.token_bytes(token),
-            #[cfg(test)]
-            Self::Scripted(_) => vec![token.0 as u8],
-        }
-    }
-
     /// The token that begins a sequence.
     pub fn bos(&self) -> Option<Token> {
         match self {
@@ -139,15 +120,6 @@ impl Backend {
             Self::Local(engine) | Self::Hybrid(_, engine) => engine.eos(),
             #[cfg(test)]
             Self::Scripted(_) => None,
-        }
-    }
-
-    /// See [`Engine::chat_template_info`].
-    pub fn chat_template_info(&self) -> Result<Option<serde_json::Value>, EngineError> {
-        match self {
-            Self::Local(engine) | Self::Hybrid(_, engine) => engine.chat_template_info(),
-            #[cfg(test)]
-            Self::Scripted(_) => Ok(None),
         }
     }
 
@@ -179,18 +151,73 @@ impl Backend {
         }
     }
 
-    /// Starts a generation. Dropping the future, or the stream that it gives, ends it.
-    pub async fn generate(&self, prompt: Vec<Token>, options: GenerateOptions) -> Result<EventStream, EngineError> {
+    /// See [`Engine::template_info`].
+    pub fn template_info(&self) -> &serde_json::Value {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.template_info(),
+            #[cfg(test)]
+            Self::Scripted(_) => &serde_json::Value::Null,
+        }
+    }
+
+    /// See [`Engine::fim_tokens`].
+    pub fn fim_tokens(&self) -> Option<FimTokens> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.fim_tokens(),
+            #[cfg(test)]
+            Self::Scripted(_) => None,
+        }
+    }
+
+    /// BOS, for prompts that are put together from tokens, where the model wants it.
+    pub fn bos_if_wanted(&self) -> Option<Token> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.bos().filter(|_| engine.info().adds_bos),
+            #[cfg(test)]
+            Self::Scripted(_) => None,
+        }
+    }
+
+    /// See [`Engine::detokenize`].
+    pub fn detokenize(&self, tokens: &[Token]) -> String {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.detokenize(tokens),
+            #[cfg(test)]
+            Self::Scripted(_) => tokens.iter().map(|token| char::from(u8::try_from(token.0).unwrap_or(b'?'))).collect(),
+        }
+    }
+
+    /// See [`Engine::token_bytes`].
+    pub fn token_bytes(&self, token: Token) -> Vec<u8> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.token_bytes(token),
+            #[cfg(test)]
+            Self::Scripted(_) => vec![u8::try_from(token.0).unwrap_or(b'?')],
+        }
+    }
+
+    /// Starts `n` answers to a prompt, which come one after the other. Dropping the future, or a stream that it gives, ends
+    /// it.
+    pub async fn generate(
+        &self,
+        prompt: Vec<Token>,
+        options: GenerateOptions,
+        n: usize,
+    ) -> Result<Vec<EventStream>, EngineError> {
         match self {
             Self::Local(engine) => {
                 let engine = engine.clone();
-                // A large grammar takes a while to parse. When this future is dropped meanwhile, the generation is
+                // A large grammar takes a while to parse. When this future is dropped meanwhile, the generations are
                 // dropped with the result of the task.
-                Ok(Box::pin(blocking(move || engine.generate(prompt, &options)).await?))
+                let generations = blocking(move || engine.generate_many(prompt, &options, n)).await?;
+                Ok(generations.into_iter().map(|events| Box::pin(events) as EventStream).collect())
             }
-            Self::Hybrid(hybrid, _) => Ok(Box::pin(hybrid.generate(prompt, options).await?)),
+            Self::Hybrid(hybrid, _) => {
+                let handoffs = hybrid.generate_many(prompt, options, n).await?;
+                Ok(handoffs.into_iter().map(|events| Box::pin(events) as EventStream).collect())
+            }
             #[cfg(test)]
-            Self::Scripted(script) => script.generate(prompt, options),
+            Self::Scripted(script) => (0..n).map(|_| script.generate(prompt.clone(), options.clone())).collect(),
         }
     }
 }
@@ -232,7 +259,6 @@ struct Ready {
 impl AppState {
     /// A server that has no model yet.
     pub fn new(config: ServerConfig) -> Self {
-        let activity = Activity::new(config.n_slots);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         Self(Arc::new(Inner {
             config,
@@ -240,7 +266,7 @@ impl AppState {
             refuse_new: CancellationToken::new(),
             cancel: CancellationToken::new(),
             n_busy: watch::Sender::new(0),
-            activity,
+            activity: Activity::default(),
             started_at: since_epoch.map_or(0, |elapsed| elapsed.as_secs()),
         }))
     }
@@ -248,6 +274,7 @@ impl AppState {
     /// Opens the routes. The first backend stays; later calls do nothing.
     pub fn set_ready(&self, backend: Backend) {
         let model_id = self.0.config.alias.clone().unwrap_or_else(|| file_stem(backend.info()));
+        self.0.activity.set_slots(backend.info().n_slots as usize);
         let _ = self.0.ready.set(Ready { backend, model_id: model_id.into() });
     }
 

@@ -53,17 +53,18 @@ impl Script {
         Self { info: Arc::new(info()), play, seen: Arc::default(), n_running: Arc::default() }
     }
 
+    /// The same with `n_slots` slots.
+    pub fn with_slots(mut self, n_slots: u32) -> Self {
+        self.info = Arc::new(ModelInfo { n_slots, ..(*self.info).clone() });
+        self
+    }
+
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>, EngineError> {
         Ok(text.bytes().map(|byte| Token(byte.into())).collect())
-    }
-
-    pub fn detokenize(&self, tokens: &[Token]) -> String {
-        let bytes: Vec<u8> = tokens.iter().map(|token| token.0 as u8).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     pub fn apply_template(&self, request: &ChatRequest) -> Result<ChatPrompt, EngineError> {
@@ -127,6 +128,7 @@ fn info() -> ModelInfo {
         architecture: "llama".into(),
         file_type: "Q4_1".into(),
         n_ctx: 64,
+        n_slots: 1,
         n_ctx_train: 64,
         n_vocab: 256,
         vocab_type: 2,

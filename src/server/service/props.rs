@@ -17,7 +17,7 @@ use crate::{
 #[derive(Serialize)]
 pub struct Props {
     default_generation_settings: Defaults,
-    total_slots: usize,
+    total_slots: u32,
     model_alias: String,
     model_path: String,
     model_ftype: String,
@@ -55,11 +55,11 @@ struct Modalities {
 pub async fn show(State(state): State<AppState>) -> Result<ApiJson<Props>, ApiError> {
     let (backend, config) = (state.backend()?, state.config());
     let info = backend.info();
-    let mut template = backend.chat_template_info()?.unwrap_or_default();
+    let template = backend.template_info();
     let text = |value: &Value| value.as_str().map(str::to_owned);
     Ok(ApiJson(Props {
         default_generation_settings: Defaults { params: Params::new(&config.defaults), n_ctx: info.n_ctx },
-        total_slots: config.n_slots,
+        total_slots: info.n_slots,
         model_alias: state.model_id()?.to_string(),
         model_path: info.path.display().to_string(),
         model_ftype: info.file_type.clone(),
@@ -70,7 +70,7 @@ pub async fn show(State(state): State<AppState>) -> Result<ApiJson<Props>, ApiEr
         ui: config.page,
         chat_template: text(&template["source"]).unwrap_or_default(),
         chat_template_tool_use: text(&template["tool_use_source"]),
-        chat_template_caps: template["caps"].take(),
+        chat_template_caps: template["caps"].clone(),
         bos_token: shown(backend, backend.bos()),
         eos_token: shown(backend, backend.eos()),
         build_info: config.fingerprint.clone(),

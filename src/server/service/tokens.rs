@@ -5,13 +5,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    engine::ChatRequest,
     llama::Token,
     server::{
+        chat,
         error::ApiError,
         extract::{ApiJson, Object},
         fields::{Fields, integer, wrong},
-        openai::messages,
+        openai,
         state::{AppState, Backend, blocking},
     },
 };
@@ -98,7 +98,7 @@ pub async fn apply_template(
     ApiJson(body): ApiJson<Object>,
 ) -> Result<ApiJson<Value>, ApiError> {
     let backend = state.backend()?.clone();
-    let request = ChatRequest::new(messages::read(&Fields::root(&body))?);
-    let chat = blocking(move || backend.apply_template(&request)).await?;
-    Ok(ApiJson(json!({"prompt": chat.prompt})))
+    let call = openai::read_chat(&Fields::root(&body), &state)?;
+    let prompt = blocking(move || chat::render(&backend, &call)).await?;
+    Ok(ApiJson(json!({"prompt": prompt})))
 }

@@ -4,8 +4,9 @@ use super::*;
 
 #[tokio::test]
 async fn props() {
-    let config = ServerConfig { n_slots: 3, metrics: true, alias: Some("m".into()), ..ServerConfig::default() };
-    let server = Server::with(config, answer()).await;
+    let config = ServerConfig { metrics: true, alias: Some("m".into()), ..ServerConfig::default() };
+    let server = Server::loading(config, answer()).await;
+    server.state.set_ready(Backend::Scripted(server.script.clone().with_slots(3)));
     let props = server.get("/props").await.json();
     let settings = &props["default_generation_settings"];
     assert_eq!((&settings["n_ctx"], &settings["params"]["max_tokens"]), (&json!(64), &json!(-1)));
@@ -44,8 +45,8 @@ async fn what_is_not_there_says_why() {
 
 #[tokio::test]
 async fn slots_show_what_runs_and_what_ran() {
-    let config = ServerConfig { n_slots: 2, ..ServerConfig::default() };
-    let server = Server::with(config, Play::ThenHang(vec![prompt(), piece("H")])).await;
+    let server = Server::loading(ServerConfig::default(), Play::ThenHang(vec![prompt(), piece("H")])).await;
+    server.state.set_ready(Backend::Scripted(server.script.clone().with_slots(2)));
     let idle = |id| json!({"id": id, "n_ctx": 64, "speculative": false, "is_processing": false});
     assert_eq!(server.get("/slots").await.json(), json!([idle(0), idle(1)]));
 
