@@ -124,7 +124,7 @@ mod tests {
             &["--api-key-file", "/nowhere/to/be/found"],
             &["--cors-origin", "chat.example"],
         ] {
-            let message = config("127.0.0.1:80", flags).err().expect("refused");
+            let message = config("127.0.0.1:80", flags).expect_err("refused");
             assert!(message.starts_with(flags[0]), "{message}");
         }
     }

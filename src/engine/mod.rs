@@ -36,7 +36,7 @@ pub use template::{ChatPrompt, ChatRequest};
 pub use types::*;
 
 use slot::{Job, Output};
-use thread::Command;
+use thread::{Command, Counts};
 
 /// A handle on a loaded model. Clones share the model and its decode thread, which ends when the last handle and the last
 /// [`Generation`] are gone.
@@ -73,6 +73,7 @@ pub struct Engine {
 struct Shared {
     model: Arc<Model>,
     templates: Option<ChatTemplates>,
+    counts: Arc<Counts>,
     template_info: serde_json::Value,
     info: ModelInfo,
     end_tokens: Vec<Token>,
@@ -142,6 +143,11 @@ impl Engine {
         self.shared.model.vocab().bos()
     }
 
+    /// The vocabulary's end-of-sequence token.
+    pub fn eos(&self) -> Option<Token> {
+        self.shared.model.vocab().eos()
+    }
+
     /// The tokens for filling in the middle, when the vocabulary has them.
     pub fn fim_tokens(&self) -> Option<FimTokens> {
         let [prefix, suffix, middle, separator, repository] = self.shared.model.vocab().fim();
@@ -173,6 +179,11 @@ impl Engine {
             vocab.append_bytes(token, true, &mut bytes);
         }
         bytes
+    }
+
+    /// What the decode thread has done so far.
+    pub fn decode_counts(&self) -> DecodeCounts {
+        self.shared.counts.read()
     }
 
     /// Renders chat messages with the model's template. The prompt has no BOS: tokenize it with `add_special`.

@@ -225,6 +225,15 @@ pub struct Report {
     pub seed: u32,
 }
 
+/// What the decode thread has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecodeCounts {
+    /// Batches decoded.
+    pub n_decode: u64,
+    /// Sequences in all of these batches.
+    pub n_sequences: u64,
+}
+
 /// Outcome of [`Engine::prefill_to_file`](super::Engine::prefill_to_file).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrefillReport {

@@ -82,12 +82,17 @@ impl ApiError {
 
     /// 503 until the model is loaded; launchers look for these very words.
     pub fn loading() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "Loading model")
+        Self::unavailable("Loading model")
     }
 
     /// 503 once the process has been told to stop.
     pub fn shutting_down() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "the server is shutting down")
+        Self::unavailable("the server is shutting down")
+    }
+
+    /// 503: later perhaps.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
     /// 401: there are API keys, and the request has none of them.
@@ -98,11 +103,6 @@ impl ApiError {
     /// 403: not from there, or not under that name.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message)
-    }
-
-    /// 501: not with this model or these flags.
-    pub fn not_supported(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
     /// 500: nothing the client could have done better.

@@ -46,8 +46,10 @@ pub async fn start(
         // Said here, since a prefill provider must not be started for nothing.
         return Err(ApiError::context_overflow(prompt.len(), n_ctx));
     }
+    let tasks: Vec<_> = (0..n).map(|_| state.activity().begin(prompt.len(), &options)).collect();
     let answers = backend.generate(prompt, options, n).await?;
-    let mut answers: Vec<_> = answers.into_iter().map(StreamExt::peekable).collect();
+    let answers = tasks.into_iter().zip(answers).map(|(task, events)| task.watch(events));
+    let mut answers: Vec<_> = answers.map(StreamExt::peekable).collect();
     if let Some(first) = answers.first_mut()
         && let Some(Err(error)) = Pin::new(first).peek().await
     {

@@ -3,11 +3,12 @@
 //! Reading order: this file (routes, shutdown), `state` (what handlers share), `layers` (what happens to every request),
 //! `guard`, `cors` and `auth` (who may ask), `extract` and `error` (bytes in, JSON out), `fields` and `openai::params` (a typed reading of a request),
 //! `generation` (engine events to steps), `reply` and `sse` (steps to a body or a stream), then one file for each
-//! endpoint under `openai`.
+//! endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers.
 //!
 //! Nothing below this module knows HTTP or JSON wire formats.
 #![forbid(unsafe_code)]
 
+mod activity;
 mod auth;
 mod chat;
 mod cors;
@@ -20,6 +21,7 @@ mod health;
 mod layers;
 mod openai;
 mod reply;
+mod service;
 mod sse;
 mod state;
 #[cfg(test)]
@@ -43,6 +45,7 @@ pub fn app(state: AppState) -> Router {
     Router::new()
         .merge(health::routes())
         .merge(openai::routes())
+        .merge(service::routes())
         // A wrong method on a known path is answered like an unknown path, as llama-server does; never 405.
         .fallback(layers::not_found)
         .method_not_allowed_fallback(layers::not_found)

@@ -1,19 +1,22 @@
 //! What all handlers share: settings, the backend once it is there, and the state of a shutdown.
 
 use std::{
+    path::PathBuf,
     pin::Pin,
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use futures_core::Stream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{auth::ApiKeys, cors::Origins, error::ApiError, guard::Hosts};
+use super::{activity::Activity, auth::ApiKeys, cors::Origins, error::ApiError, guard::Hosts};
 use crate::{
-    engine::{ChatPrompt, ChatRequest, Engine, EngineError, Event, FimTokens, GenerateOptions, ModelInfo},
-    hybrid::Hybrid,
+    engine::{
+        ChatPrompt, ChatRequest, DecodeCounts, Engine, EngineError, Event, FimTokens, GenerateOptions, ModelInfo,
+    },
+    hybrid::{Counts, Hybrid},
     llama::Token,
 };
 
@@ -33,6 +36,14 @@ pub struct ServerConfig {
     pub api_keys: ApiKeys,
     /// Most bytes of a request's body.
     pub body_limit: usize,
+    /// Whether `/slots` shows them: everybody with a key sees the sizes of everybody's requests.
+    pub slots: bool,
+    /// Where `/slots/{id}?action=save` puts its files; `None` refuses it.
+    pub slot_save_path: Option<PathBuf>,
+    /// Whether `/metrics` answers.
+    pub metrics: bool,
+    /// Whether `/` is a page for people.
+    pub page: bool,
     /// What a request gets that does not say otherwise.
     pub defaults: GenerateOptions,
     /// `system_fingerprint` of replies; clients expect a leading `b` and llama.cpp's build number.
@@ -51,6 +62,10 @@ impl Default for ServerConfig {
             origins: Origins::default(),
             api_keys: ApiKeys::default(),
             body_limit: 100 << 20,
+            slots: true,
+            slot_save_path: None,
+            metrics: false,
+            page: true,
             defaults: GenerateOptions { reuse_prefix: true, ..GenerateOptions::default() },
             fingerprint: concat!("b0-onebit-", env!("CARGO_PKG_VERSION")).to_owned(),
             shutdown_grace: Duration::from_secs(10),
@@ -87,6 +102,43 @@ impl Backend {
             Self::Local(engine) | Self::Hybrid(_, engine) => engine.tokenize(text, add_special, parse_special),
             #[cfg(test)]
             Self::Scripted(script) => script.tokenize(text),
+        }
+    }
+
+    /// The token that begins a sequence.
+    pub fn bos(&self) -> Option<Token> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.bos(),
+            #[cfg(test)]
+            Self::Scripted(_) => None,
+        }
+    }
+
+    /// The token that ends a sequence.
+    pub fn eos(&self) -> Option<Token> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.eos(),
+            #[cfg(test)]
+            Self::Scripted(_) => None,
+        }
+    }
+
+    /// See [`Engine::decode_counts`].
+    pub fn decode_counts(&self) -> DecodeCounts {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => engine.decode_counts(),
+            #[cfg(test)]
+            Self::Scripted(_) => DecodeCounts { n_decode: 2, n_sequences: 3 },
+        }
+    }
+
+    /// What became of prompts that a provider was asked for; `None` without a provider.
+    pub fn handoff_counts(&self) -> Option<Counts> {
+        match self {
+            Self::Hybrid(hybrid, _) => Some(hybrid.counts()),
+            Self::Local(_) => None,
+            #[cfg(test)]
+            Self::Scripted(_) => Some(Counts { handoffs: 5, fallbacks: 6, argmax_disagreements: 7 }),
         }
     }
 
@@ -195,6 +247,8 @@ struct Inner {
     refuse_new: CancellationToken,
     cancel: CancellationToken,
     n_busy: watch::Sender<usize>,
+    activity: Activity,
+    started_at: u64,
 }
 
 struct Ready {
@@ -205,23 +259,37 @@ struct Ready {
 impl AppState {
     /// A server that has no model yet.
     pub fn new(config: ServerConfig) -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         Self(Arc::new(Inner {
             config,
             ready: OnceLock::new(),
             refuse_new: CancellationToken::new(),
             cancel: CancellationToken::new(),
             n_busy: watch::Sender::new(0),
+            activity: Activity::default(),
+            started_at: since_epoch.map_or(0, |elapsed| elapsed.as_secs()),
         }))
     }
 
     /// Opens the routes. The first backend stays; later calls do nothing.
     pub fn set_ready(&self, backend: Backend) {
         let model_id = self.0.config.alias.clone().unwrap_or_else(|| file_stem(backend.info()));
+        self.0.activity.set_slots(backend.info().n_slots as usize);
         let _ = self.0.ready.set(Ready { backend, model_id: model_id.into() });
     }
 
     pub(super) fn config(&self) -> &ServerConfig {
         &self.0.config
+    }
+
+    /// What is being done.
+    pub(super) fn activity(&self) -> &Activity {
+        &self.0.activity
+    }
+
+    /// When the server was made, in seconds since the epoch.
+    pub(super) fn started_at(&self) -> u64 {
+        self.0.started_at
     }
 
     pub(super) fn is_ready(&self) -> bool {

@@ -53,6 +53,12 @@ impl Script {
         Self { info: Arc::new(info()), play, seen: Arc::default(), n_running: Arc::default() }
     }
 
+    /// The same with `n_slots` slots.
+    pub fn with_slots(mut self, n_slots: u32) -> Self {
+        self.info = Arc::new(ModelInfo { n_slots, ..(*self.info).clone() });
+        self
+    }
+
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }

@@ -17,6 +17,7 @@ use super::{
 use crate::{engine::EngineError, llama::Token};
 
 mod guard;
+mod service;
 
 struct Server {
     address: SocketAddr,

@@ -20,7 +20,7 @@ use super::{error::ApiError, generation, state::AppState};
 use crate::engine::{FinishReason, Report, TokenLogprob};
 
 pub use call::{ChatCall, Tool, ToolChoice, read_format, read_tool_choice, read_tools};
-pub use prepare::{Prepared, prepare};
+pub use prepare::{Prepared, prepare, render};
 pub use schema::check_schema;
 
 /// The steps of one answer, `Done` or an error last; dropping it ends the generation.
