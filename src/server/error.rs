@@ -69,6 +69,11 @@ impl ApiError {
         Self { message: format!("`{param}`: {message}"), param: Some(param), ..self }
     }
 
+    /// 501: this model or this server cannot do it.
+    pub fn not_supported(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    }
+
     /// 413.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("the request body is larger than the limit of {limit} bytes");
