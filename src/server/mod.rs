@@ -19,6 +19,7 @@ mod generation;
 mod guard;
 mod health;
 mod layers;
+mod native;
 mod openai;
 mod reply;
 mod service;
@@ -45,6 +46,7 @@ pub fn app(state: AppState) -> Router {
     Router::new()
         .merge(health::routes())
         .merge(openai::routes())
+        .merge(native::routes())
         .merge(service::routes())
         // A wrong method on a known path is answered like an unknown path, as llama-server does; never 405.
         .fallback(layers::not_found)
