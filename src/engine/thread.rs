@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use crate::llama::{Batch, CancelFlag, Context, SeqId, Token};
 
+use super::embed::embed;
 use super::probe::Probe;
 use super::restore::{self, ImageMemory, RestoreRules};
 use super::slot::{Job, Output, Progress, Slot, decode_error};
@@ -51,6 +52,8 @@ pub(super) struct Limits {
     pub n_seq: usize,
     /// Tokens in one batch.
     pub n_batch: usize,
+    /// Whether an embedding is one vector.
+    pub is_pooled: bool,
     /// Sequences in one batch; 1 on HRX.
     pub max_seq_per_batch: usize,
     /// How a state file is checked.
@@ -201,6 +204,10 @@ impl DecodeLoop {
         let seq_id = seq_id(seq);
         self.n_begun += 1;
         let held = std::mem::replace(&mut self.held[seq], Held { tokens: Vec::new(), used: self.n_begun });
+        if let Output::Embedding(reply) = &job.output {
+            let _ = reply.send(embed(&mut self.context, seq_id, &job.tokens, self.limits.is_pooled));
+            return;
+        }
         let Some(path) = &job.restore else {
             let n_cached = if job.options.reuse_prefix { self.keep(seq_id, &held.tokens, &job.tokens) } else { 0 };
             if n_cached == 0 {
@@ -373,7 +380,7 @@ impl DecodeLoop {
                 let argmax = crate::llama::argmax(logits).ok_or_else(|| decode_error(no_numbers()))?;
                 let prompt = slot.prompt_finished(argmax)?;
                 match &slot.job.output {
-                    Output::Events(_) => {}
+                    Output::Events(_) | Output::Embedding(_) => {}
                     Output::File { .. } => return Ok(AfterLogits::Save(prompt)),
                     Output::Logits(reply) => {
                         let _ = reply.send(Ok(logits.to_vec()));

@@ -147,6 +147,7 @@ impl From<EngineError> for ApiError {
         let message = error.to_string();
         match error {
             EngineError::PromptTooLong { n_prompt, n_ctx } => Self::context_overflow(n_prompt, n_ctx),
+            EngineError::NoDecoder => Self::not_supported(message),
             EngineError::EmptyPrompt | EngineError::Tokenize(_) | EngineError::NoTemplate => Self::invalid(message),
             EngineError::InvalidToken { .. } => Self { param: Some("prompt".into()), ..Self::invalid(message) },
             EngineError::Template(_) => Self { param: Some("messages".into()), ..Self::invalid(message) },

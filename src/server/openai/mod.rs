@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod embeddings;
 mod later;
 mod logprobs;
 mod messages;
@@ -34,4 +35,7 @@ pub fn routes() -> Router<AppState> {
         .route("/v1/chat/completions", post(chat::create))
         .route("/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(embeddings::create))
+        .route("/embeddings", post(embeddings::native))
+        .route("/embedding", post(embeddings::native))
 }
