@@ -20,7 +20,7 @@ use super::state::AppState;
 pub use chat::{read as read_chat, usage};
 pub use messages::read as read_messages;
 pub use params::Params;
-pub use wire::{Timings, Usage, random_id};
+pub use wire::{Timings, Usage, random_id, unix_time};
 
 pub fn routes() -> Router<AppState> {
     Router::new()
@@ -30,5 +30,7 @@ pub fn routes() -> Router<AppState> {
         .route("/v1/models/{*id}", get(models::retrieve))
         .route("/v1/chat/completions", post(chat::create))
         .route("/chat/completions", post(chat::create))
+        .route("/v1/chat/completions/input_tokens", post(chat::count_input))
+        .route("/chat/completions/input_tokens", post(chat::count_input))
         .route("/v1/completions", post(completions::create))
 }
