@@ -128,6 +128,16 @@ impl ApiError {
         }
     }
 
+    /// The text for the client.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The status of the reply.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// The JSON body.
     pub fn body(&self) -> ErrorBody<'_> {
         ErrorBody {
@@ -163,7 +173,10 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!("{}", self.message);
         }
-        (self.status, ApiJson(self.body())).into_response()
+        let mut response = (self.status, ApiJson(self.body())).into_response();
+        // For the routes where errors have another shape.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

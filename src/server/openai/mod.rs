@@ -24,7 +24,7 @@ pub use logprobs::entries as logprob_entries;
 pub use messages::read as read_messages;
 pub use params::Params;
 pub use prompt::{Prompt, read_all as read_prompts, read_one as read_prompt};
-pub use wire::{Timings, Usage, random_id};
+pub use wire::{Timings, Usage, random_id, unix_time};
 
 pub fn routes() -> Router<AppState> {
     Router::new()
@@ -34,6 +34,8 @@ pub fn routes() -> Router<AppState> {
         .route("/v1/models/{*id}", get(models::retrieve))
         .route("/v1/chat/completions", post(chat::create))
         .route("/chat/completions", post(chat::create))
+        .route("/v1/chat/completions/input_tokens", post(chat::count_input))
+        .route("/chat/completions/input_tokens", post(chat::count_input))
         .route("/v1/completions", post(completions::create))
         .route("/v1/embeddings", post(embeddings::create))
         .route("/embeddings", post(embeddings::native))
