@@ -33,6 +33,7 @@ use axum::{Router, middleware, serve::ListenerExt};
 use tokio::net::TcpListener;
 
 pub use self::auth::ApiKeys;
+pub use self::chat::ChatDefaults;
 pub use self::cors::Origins;
 pub use self::guard::Hosts;
 pub use self::state::{AppState, Backend, EventStream, ServerConfig};

@@ -19,7 +19,7 @@ use futures_util::StreamExt;
 use super::{error::ApiError, generation, state::AppState};
 use crate::engine::{FinishReason, Report, TokenLogprob};
 
-pub use call::{ChatCall, Tool, ToolChoice, read_format, read_tool_choice, read_tools};
+pub use call::{ChatCall, ChatDefaults, Tool, ToolChoice, read_format, read_tool_choice, read_tools};
 pub use prepare::{Prepared, prepare, render};
 pub use schema::check_schema;
 
@@ -148,6 +148,7 @@ impl Message {
 /// Whatever goes wrong up to then, so that it can still become the status of the reply.
 pub async fn start(state: &AppState, call: ChatCall) -> Result<Vec<ChatSteps>, ApiError> {
     let n = call.params.n;
+    let call = call.or(&state.config().chat);
     let backend = state.backend()?.clone();
     let prepared = super::state::blocking(move || prepare(&backend, call)).await?;
     let Prepared { prompt, options, parser } = prepared;
