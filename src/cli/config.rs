@@ -55,9 +55,8 @@ pub fn refuse(mode: &Mode, args: &ServeArgs) -> Result<(), Failure> {
         let reason = if hybrid { "cannot be used with --device hybrid" } else { "is not supported by onebit" };
         return Err(Failure::usage(format!("{flag} {reason}")));
     }
-    if args.endpoints.embeddings {
-        let reason = if hybrid { "cannot be used with --device hybrid" } else { "is not supported yet" };
-        return Err(Failure::usage(format!("--embedding {reason}")));
+    if hybrid && args.endpoints.embeddings {
+        return Err(Failure::usage("--embedding cannot be used with --device hybrid"));
     }
     if hybrid && args.parallel > 1 {
         return Err(Failure::usage(format!(

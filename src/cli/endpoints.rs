@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::engine::Pooling;
 use crate::server::ServerConfig;
 
 use super::Failure;
@@ -36,9 +37,9 @@ pub struct EndpointArgs {
     #[arg(long, alias = "embedding")]
     pub embeddings: bool,
 
-    /// How embeddings are pooled [default: as the model says]
-    #[arg(long, value_name = "HOW", value_parser = ["none", "mean", "cls", "last", "rank"])]
-    pub pooling: Option<String>,
+    /// How embeddings are pooled: none, mean, cls, last [default: as the model says]
+    #[arg(long, value_name = "HOW")]
+    pub pooling: Option<Pooling>,
 
     /// Seconds after which a silent stream sends a comment; -1 never
     #[arg(long, value_name = "S", default_value_t = 10)]

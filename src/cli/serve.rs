@@ -40,7 +40,9 @@ fn print_backend(mode: &Mode) -> Result<(), Failure> {
 }
 
 async fn serve(args: &ServeArgs, mode: Mode) -> Result<(), Failure> {
-    let engine_config = config::engine_config(&mode, &args.model, &args.hybrid, args.parallel)?;
+    let mut engine_config = config::engine_config(&mode, &args.model, &args.hybrid, args.parallel)?;
+    engine_config.embeddings = args.endpoints.embeddings;
+    engine_config.pooling = args.endpoints.pooling;
     let hybrid_config = match mode {
         Mode::Hybrid => Some(config::hybrid_config(&args.model, &args.hybrid)?),
         Mode::Local(_) => None,

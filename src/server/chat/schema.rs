@@ -189,9 +189,10 @@ fn anchored(path: &str, pattern: &str) -> Result<String, ApiError> {
     // Only a group holds alternatives together with what is put around them.
     let grouped = if before.is_empty() && after.is_empty() { body } else { format!("({body})") };
     let anchored = format!("^{before}{grouped}{after}$");
-    let of = |schema: Value| llama::schema_to_grammar(&schema.to_string());
-    match of(json!({"type": "string", "pattern": anchored})) {
-        Ok(grammar) if of(json!({"type": "string"})).is_ok_and(|plain| plain == grammar) => {
+    let schema = json!({"type": "string", "pattern": anchored});
+    match llama::schema_to_grammar(&schema.to_string()) {
+        // What the converter does when it passes over a pattern.
+        Ok(grammar) if grammar.lines().any(|line| line == "root ::= string") => {
             Err(ApiError::field(path, format_args!("the pattern {pattern:?} cannot be enforced; use a simpler one")))
         }
         Ok(_) => Ok(anchored),
