@@ -8,6 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::engine::{CacheType, FlashAttention};
 
+use super::access::AccessArgs;
 use super::provider::ProviderCommand;
 use super::state::StateCommand;
 
@@ -220,6 +221,9 @@ pub struct ServeArgs {
     /// Print the device that would be used, and exit
     #[arg(long)]
     pub print_backend: bool,
+
+    #[command(flatten)]
+    pub access: AccessArgs,
 
     #[command(flatten)]
     pub refused: RefusedArgs,

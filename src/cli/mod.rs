@@ -1,5 +1,6 @@
 //! The commands.
 
+mod access;
 mod args;
 mod config;
 mod devices;

@@ -84,7 +84,8 @@ async fn answer(backend: &Backend, args: &RunArgs, prompt: &str) -> Result<(), F
         ..GenerateOptions::default()
     };
     let tokens = prompt_tokens(backend, args, prompt, &mut options)?;
-    let mut events = backend.generate(tokens, options).await.map_err(fail)?;
+    let mut answers = backend.generate(tokens, options, 1).await.map_err(fail)?;
+    let Some(mut events) = answers.pop() else { return Err(Failure::new(1, "no answer was begun")) };
     let mut stdout = std::io::stdout();
     while let Some(event) = events.next().await {
         match event.map_err(fail)? {

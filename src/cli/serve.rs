@@ -14,7 +14,7 @@ use crate::server::{self, AppState, ServerConfig};
 use super::args::ServeArgs;
 use super::config::{self, Mode};
 use super::loading::{self, Stop};
-use super::{Failure, hrx};
+use super::{Failure, access, hrx};
 
 const NAME: &str = "onebit serve";
 
@@ -51,8 +51,12 @@ async fn serve(args: &ServeArgs, mode: Mode) -> Result<(), Failure> {
 
     let listener = listen(args).await?;
     let address = listener.local_addr().map_err(|err| Failure::new(1, format!("cannot listen: {err}")))?;
+    let config = server_config(args, address)?;
     eprintln!("{NAME}: listening on http://{address}");
-    let state = AppState::new(server_config(args));
+    if let Some(warning) = access::warning(&config, address) {
+        eprintln!("{NAME}: {warning}");
+    }
+    let state = AppState::new(config);
     let serving = tokio::spawn(server::run(listener, state.clone(), signal.clone().cancelled_owned()));
 
     let loaded = tokio::task::spawn_blocking(move || loading::load(NAME, engine_config, &stop_loading, false)).await;
@@ -105,12 +109,14 @@ async fn listen(args: &ServeArgs) -> Result<TcpListener, Failure> {
     })
 }
 
-fn server_config(args: &ServeArgs) -> ServerConfig {
-    ServerConfig {
+fn server_config(args: &ServeArgs, address: SocketAddr) -> Result<ServerConfig, Failure> {
+    let mut config = ServerConfig {
         alias: args.alias.clone(),
         fingerprint: format!("b{}-onebit-{}", crate::llama::build_number(), env!("CARGO_PKG_VERSION")),
         ..ServerConfig::default()
-    }
+    };
+    access::apply(&args.access, address, &mut config)?;
+    Ok(config)
 }
 
 /// The first SIGINT or SIGTERM asks for an orderly end; a second one ends the process at once.

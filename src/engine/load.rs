@@ -13,7 +13,7 @@ use crate::state::{Layout, ModelFacts};
 use super::device::{self, Selection};
 use super::probe::Probe;
 use super::restore::RestoreRules;
-use super::thread::{Command, DecodeLoop, Limits};
+use super::thread::{Command, Counts, DecodeLoop, Limits};
 use super::{CacheType, DEFAULT_N_CTX, EngineConfig, FlashAttention, LoadError, ModelInfo, Shared};
 
 pub(super) fn load(config: &EngineConfig, mut progress: impl FnMut(f32) -> bool) -> Result<Shared, LoadError> {
@@ -189,6 +189,7 @@ struct Ready {
     n_ctx: u32,
     state_bytes_full: u64,
     layout: Result<Layout, String>,
+    counts: Arc<Counts>,
 }
 
 /// The context is made on the thread that will use it: its compute threads belong to that thread.
@@ -222,9 +223,12 @@ fn start_thread(
     };
     let info = model_info(config, &model, templates.is_some(), selection.name, &ready);
     let end_tokens = end_tokens(&model);
+    let template_info = templates.as_ref().and_then(|templates| templates.info().ok());
     Ok(Shared {
         model,
+        template_info: template_info.and_then(|info| serde_json::from_str(&info).ok()).unwrap_or_default(),
         templates,
+        counts: ready.counts,
         info,
         end_tokens,
         layout: ready.layout,
@@ -260,7 +264,8 @@ fn prepare(
         },
     };
     let probe = Probe::new(model.clone(), params, config.state_probe);
-    Ok((Ready { n_ctx, state_bytes_full, layout }, DecodeLoop::new(context, commands, limits, probe)))
+    let decode_loop = DecodeLoop::new(context, commands, limits, probe);
+    Ok((Ready { n_ctx, state_bytes_full, layout, counts: decode_loop.counts() }, decode_loop))
 }
 
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";
@@ -323,6 +328,7 @@ fn model_info(
         architecture: model.metadata("general.architecture").unwrap_or_default(),
         file_type: model.file_type(),
         n_ctx: ready.n_ctx,
+        n_slots: config.n_seq,
         n_ctx_train: model.n_ctx_train(),
         n_vocab: vocab.n_tokens(),
         vocab_type: vocab.kind(),

@@ -36,7 +36,7 @@ pub use template::{ChatPrompt, ChatRequest};
 pub use types::*;
 
 use slot::{Job, Output};
-use thread::Command;
+use thread::{Command, Counts};
 
 /// A handle on a loaded model. Clones share the model and its decode thread, which ends when the last handle and the last
 /// [`Generation`] are gone.
@@ -73,6 +73,8 @@ pub struct Engine {
 struct Shared {
     model: Arc<Model>,
     templates: Option<ChatTemplates>,
+    counts: Arc<Counts>,
+    template_info: serde_json::Value,
     info: ModelInfo,
     end_tokens: Vec<Token>,
     /// The shape of this model's state files; the reason when there is none.
@@ -141,6 +143,17 @@ impl Engine {
         self.shared.model.vocab().bos()
     }
 
+    /// The vocabulary's end-of-sequence token.
+    pub fn eos(&self) -> Option<Token> {
+        self.shared.model.vocab().eos()
+    }
+
+    /// The tokens for filling in the middle, when the vocabulary has them.
+    pub fn fim_tokens(&self) -> Option<FimTokens> {
+        let [prefix, suffix, middle, separator, repository] = self.shared.model.vocab().fim();
+        Some(FimTokens { prefix: prefix?, suffix: suffix?, middle: middle?, separator, repository })
+    }
+
     /// The tokens with which the model ends its turn.
     pub fn end_tokens(&self) -> &[Token] {
         &self.shared.end_tokens
@@ -158,10 +171,31 @@ impl Engine {
         self.shared.model.vocab().detokenize(tokens)
     }
 
+    /// The bytes of one token, special ones spelt out; may end inside a UTF-8 character.
+    pub fn token_bytes(&self, token: Token) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let vocab = self.shared.model.vocab();
+        if vocab.contains(token) {
+            vocab.append_bytes(token, true, &mut bytes);
+        }
+        bytes
+    }
+
+    /// What the decode thread has done so far.
+    pub fn decode_counts(&self) -> DecodeCounts {
+        self.shared.counts.read()
+    }
+
     /// Renders chat messages with the model's template. The prompt has no BOS: tokenize it with `add_special`.
     pub fn apply_template(&self, request: &ChatRequest) -> Result<ChatPrompt, EngineError> {
         let templates = self.shared.templates.as_ref().ok_or(EngineError::NoTemplate)?;
         template::apply(templates, self.shared.model.vocab(), request)
+    }
+
+    /// About the chat template: `source`, `tool_use_source`, `supports_thinking`, `caps`, as llama.cpp's `common` tells it; null
+    /// without one.
+    pub fn template_info(&self) -> &serde_json::Value {
+        &self.shared.template_info
     }
 
     /// Evaluates a prompt and generates. What can be known to be wrong is told here; the rest arrives as events.

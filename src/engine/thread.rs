@@ -1,6 +1,9 @@
 //! The decode thread: receive, admit, step, emit. It is the only owner of the context, and never waits for a reader.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
@@ -9,7 +12,7 @@ use crate::llama::{Batch, CancelFlag, Context, SeqId, Token};
 use super::probe::Probe;
 use super::restore::{self, ImageMemory, RestoreRules};
 use super::slot::{Job, Output, Progress, Slot, decode_error};
-use super::{EngineError, PrefillReport};
+use super::{DecodeCounts, EngineError, PrefillReport};
 
 /// What a handle may ask for.
 pub(super) enum Command {
@@ -32,11 +35,25 @@ pub(super) struct Limits {
     pub restore: RestoreRules,
 }
 
+/// Written by the loop, read by handles.
+#[derive(Default)]
+pub(super) struct Counts {
+    n_decode: AtomicU64,
+    n_sequences: AtomicU64,
+}
+
+impl Counts {
+    pub fn read(&self) -> DecodeCounts {
+        DecodeCounts { n_decode: self.n_decode.load(Relaxed), n_sequences: self.n_sequences.load(Relaxed) }
+    }
+}
+
 pub(super) struct DecodeLoop {
     context: Context,
     commands: Receiver<Command>,
     limits: Limits,
     probe: Probe,
+    counts: Arc<Counts>,
     image_memory: ImageMemory,
     queue: VecDeque<Box<Job>>,
     /// Indexed by sequence.
@@ -74,6 +91,7 @@ impl DecodeLoop {
             commands,
             limits,
             probe,
+            counts: Arc::default(),
             image_memory: ImageMemory::default(),
             queue: VecDeque::new(),
             slots,
@@ -82,6 +100,10 @@ impl DecodeLoop {
             batch: Batch::new(),
             first: 0,
         }
+    }
+
+    pub fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
     }
 
     /// Runs until the last handle is gone or one asks for a shutdown. What is unfinished then fails with `Stopped`.
@@ -123,7 +145,11 @@ impl DecodeLoop {
             && let Some(job) = self.queue.pop_front()
         {
             let Some(job) = wanted(job) else { continue };
-            let Some(seq) = self.best_free(&job) else { break };
+            let Some(seq) = self.best_free(&job) else {
+                // The slot that it asks for is busy. First come, first served: the others wait with it.
+                self.queue.push_front(job);
+                break;
+            };
             self.begin(seq, *job);
         }
     }
@@ -131,7 +157,8 @@ impl DecodeLoop {
     /// The free sequence that holds most of the job's beginning; of those that hold nothing of worth, the one that was not
     /// used for longest.
     fn best_free(&self, job: &Job) -> Option<usize> {
-        let free = (0..self.slots.len()).filter(|&seq| self.slots[seq].is_none());
+        let wanted = |seq: &usize| job.options.slot.is_none_or(|slot| slot as usize == *seq);
+        let free = (0..self.slots.len()).filter(|&seq| self.slots[seq].is_none()).filter(wanted);
         free.max_by_key(|&seq| {
             let held = &self.held[seq];
             let n_common = if job.options.reuse_prefix { common_prefix(&held.tokens, &job.tokens) } else { 0 };
@@ -221,6 +248,8 @@ impl DecodeLoop {
             shares.iter().for_each(|share| self.fail(share.seq, decode_error(error.clone())));
             return;
         }
+        self.counts.n_decode.fetch_add(1, Relaxed);
+        self.counts.n_sequences.fetch_add(shares.len() as u64, Relaxed);
         for share in shares {
             self.advance(&share);
         }

@@ -133,6 +133,8 @@ pub struct GenerateOptions {
     /// Continue from the longest beginning of the prompt that a sequence still holds from an earlier job, instead of
     /// evaluating all of it.
     pub reuse_prefix: bool,
+    /// Work in this slot (`0..n_seq`), and wait for it; `None` takes the one that holds most of the prompt.
+    pub slot: Option<u32>,
     /// Send the first text at once and all other text as one piece at the end: waking a reader for each token costs a machine
     /// of few cores a percent or two of its decode speed.
     pub two_pieces: bool,
@@ -223,6 +225,15 @@ pub struct Report {
     pub seed: u32,
 }
 
+/// What the decode thread has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecodeCounts {
+    /// Batches decoded.
+    pub n_decode: u64,
+    /// Sequences in all of these batches.
+    pub n_sequences: u64,
+}
+
 /// Outcome of [`Engine::prefill_to_file`](super::Engine::prefill_to_file).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrefillReport {
@@ -238,6 +249,18 @@ pub struct PrefillReport {
     pub n_bytes: u64,
 }
 
+/// The tokens of models that fill in the middle of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct FimTokens {
+    pub prefix: Token,
+    pub suffix: Token,
+    pub middle: Token,
+    /// Between files, and before the name of the repository, where the vocabulary has them.
+    pub separator: Option<Token>,
+    pub repository: Option<Token>,
+}
+
 /// Facts about a loaded model and its context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelInfo {
@@ -251,6 +274,8 @@ pub struct ModelInfo {
     pub file_type: String,
     /// Tokens that one sequence can hold.
     pub n_ctx: u32,
+    /// Sequences that are decoded at once.
+    pub n_slots: u32,
     /// Tokens the model was trained for.
     pub n_ctx_train: u32,
     /// Size of the vocabulary.

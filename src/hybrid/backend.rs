@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 
-use crate::engine::{Engine, EngineError, Event, GenerateOptions};
+use crate::engine::{Engine, EngineError, Event, GenerateOptions, Generation};
 use crate::llama::Token;
 
 /// A generation's events; dropping it stops the generation.
@@ -17,14 +17,16 @@ pub(super) trait Backend: Send + Sync {
     fn can_step_back(&self) -> bool;
     /// The errors of a request that can be told without evaluating anything.
     fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError>;
-    fn generate(&self, prompt: &[Token], options: &GenerateOptions) -> Result<Events, EngineError>;
-    /// The first event is `Event::Prompt`, or the error for which the file was refused.
+    /// `n` answers.
+    fn generate(&self, prompt: &[Token], options: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError>;
+    /// `n` answers. The first event is `Event::Prompt`, or the error for which the file was refused.
     fn restore_and_generate(
         &self,
         state_file: &Path,
         prompt: &[Token],
         options: &GenerateOptions,
-    ) -> Result<Events, EngineError>;
+        n: usize,
+    ) -> Result<Vec<Events>, EngineError>;
 }
 
 impl Backend for Engine {
@@ -36,8 +38,8 @@ impl Backend for Engine {
         Engine::check(self, prompt, options)
     }
 
-    fn generate(&self, prompt: &[Token], options: &GenerateOptions) -> Result<Events, EngineError> {
-        Ok(Box::pin(Engine::generate(self, prompt, options)?))
+    fn generate(&self, prompt: &[Token], options: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError> {
+        self.generate_many(prompt, options, n).map(boxed)
     }
 
     fn restore_and_generate(
@@ -45,7 +47,12 @@ impl Backend for Engine {
         state_file: &Path,
         prompt: &[Token],
         options: &GenerateOptions,
-    ) -> Result<Events, EngineError> {
-        Ok(Box::pin(Engine::restore_and_generate(self, state_file, prompt, options)?))
+        n: usize,
+    ) -> Result<Vec<Events>, EngineError> {
+        self.restore_and_generate_many(state_file, prompt, options, n).map(boxed)
     }
+}
+
+fn boxed(generations: Vec<Generation>) -> Vec<Events> {
+    generations.into_iter().map(|events| Box::pin(events) as Events).collect()
 }

@@ -157,17 +157,35 @@ impl Hybrid {
     /// Errors: those of [`Engine::generate`] that can be known at once, before the provider is started, and
     /// `EngineError::Stopped`.
     pub async fn generate(&self, prompt: Vec<Token>, options: GenerateOptions) -> Result<Handoff, EngineError> {
+        self.generate_many(prompt, options, 1).await?.pop().ok_or(EngineError::Stopped)
+    }
+
+    /// As [`generate`](Self::generate), with `n` answers to the one prompt, one after the other. All hold the turn.
+    pub async fn generate_many(
+        &self,
+        prompt: Vec<Token>,
+        options: GenerateOptions,
+        n: usize,
+    ) -> Result<Vec<Handoff>, EngineError> {
         let inner = &self.0;
         inner.backend.check(&prompt, &options)?;
         let permit = inner.slot.clone().acquire_owned().await;
         let turn: Turn = Arc::new(permit.map_err(|_closed| EngineError::Stopped)?);
-        match self.hand_over(&prompt, &options, &turn).await {
-            Ok((events, restored)) => Ok(Handoff::restored(events, turn, restored)),
+        match self.hand_over(&prompt, &options, n, &turn).await {
+            Ok((events, restored)) => {
+                let mut restored = Some(restored);
+                let handoff = |events| match restored.take() {
+                    Some(first) => Handoff::restored(events, turn.clone(), first),
+                    None => Handoff::local(events, turn.clone()),
+                };
+                Ok(events.into_iter().map(handoff).collect())
+            }
             Err(HybridError::Stopped) => Err(EngineError::Stopped),
             Err(reason) => {
                 inner.counts.fallbacks.fetch_add(1, Relaxed);
                 inner.sink.say(&fallback_line(&reason));
-                Ok(Handoff::local(inner.backend.generate(&prompt, &options)?, turn))
+                let answers = inner.backend.generate(&prompt, &options, n)?;
+                Ok(answers.into_iter().map(|events| Handoff::local(events, turn.clone())).collect())
             }
         }
     }
@@ -196,11 +214,12 @@ impl Hybrid {
         &self,
         prompt: &[Token],
         options: &GenerateOptions,
+        n: usize,
         turn: &Turn,
-    ) -> Result<(Events, Restored), HybridError> {
+    ) -> Result<(Vec<Events>, Restored), HybridError> {
         let since = Instant::now();
         let Prefilled { run_dir, finished } = self.prefill(prompt, turn).await?;
-        let (events, report) = self.restore(&run_dir, prompt, options).await?;
+        let (events, report) = self.restore(&run_dir, prompt, options, n).await?;
         // Freeing the memory of a large file takes milliseconds that the first byte need not wait for.
         let removal = Some(tokio::task::spawn_blocking(move || drop(run_dir)));
         self.0.counts.handoffs.fetch_add(1, Relaxed);
@@ -269,14 +288,16 @@ impl Hybrid {
         run_dir: &RunDir,
         prompt: &[Token],
         options: &GenerateOptions,
-    ) -> Result<(Events, crate::engine::PromptReport), HybridError> {
+        n: usize,
+    ) -> Result<(Vec<Events>, crate::engine::PromptReport), HybridError> {
         let refused = |error| match error {
             EngineError::Stopped => HybridError::Stopped,
             error => HybridError::Refused(error.to_string()),
         };
-        let started = self.0.backend.restore_and_generate(&run_dir.state_path(), prompt, options);
+        let started = self.0.backend.restore_and_generate(&run_dir.state_path(), prompt, options, n);
         let mut events = started.map_err(refused)?;
-        match poll_fn(|cx| events.as_mut().poll_next(cx)).await {
+        let first = events.first_mut().ok_or(HybridError::Stopped)?;
+        match poll_fn(|cx| first.as_mut().poll_next(cx)).await {
             Some(Ok(Event::Prompt(report))) => Ok((events, report)),
             Some(Ok(_)) => Err(HybridError::Refused("the engine does not say what it restored".to_owned())),
             Some(Err(error)) => Err(refused(error)),

@@ -45,9 +45,9 @@ impl Backend for Script {
         if prompt.is_empty() { Err(EngineError::EmptyPrompt) } else { Ok(()) }
     }
 
-    fn generate(&self, prompt: &[Token], _: &GenerateOptions) -> Result<Events, EngineError> {
+    fn generate(&self, prompt: &[Token], _: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError> {
         self.calls.lock().push("generate");
-        Ok(Self::answer(prompt.len(), None))
+        Ok((0..n).map(|_| Self::answer(prompt.len(), None)).collect())
     }
 
     fn restore_and_generate(
@@ -55,13 +55,14 @@ impl Backend for Script {
         state_file: &Path,
         prompt: &[Token],
         _: &GenerateOptions,
-    ) -> Result<Events, EngineError> {
+        n: usize,
+    ) -> Result<Vec<Events>, EngineError> {
         self.calls.lock().push("restore");
         if fs::read_to_string(state_file).is_ok_and(|text| text == "good") {
-            return Ok(Self::answer(prompt.len(), Some(Duration::from_millis(3))));
+            return Ok((0..n).map(|_| Self::answer(prompt.len(), Some(Duration::from_millis(3)))).collect());
         }
         let refusal = Err(EngineError::Restore("the state file is\nbad".to_owned()));
-        Ok(Box::pin(stream::iter([refusal])))
+        Ok(vec![Box::pin(stream::iter([refusal]))])
     }
 }
 

@@ -82,6 +82,22 @@ impl Vocab<'_> {
         optional(unsafe { llama_sys::llama_vocab_eos(self.ptr) })
     }
 
+    /// Tokens for filling in the middle: before the prefix, before the suffix, before the middle, between files, before a
+    /// repository's name.
+    pub fn fim(&self) -> [Option<Token>; 5] {
+        // SAFETY: the vocabulary is alive.
+        let ids = unsafe {
+            [
+                llama_sys::llama_vocab_fim_pre(self.ptr),
+                llama_sys::llama_vocab_fim_suf(self.ptr),
+                llama_sys::llama_vocab_fim_mid(self.ptr),
+                llama_sys::llama_vocab_fim_sep(self.ptr),
+                llama_sys::llama_vocab_fim_rep(self.ptr),
+            ]
+        };
+        ids.map(optional)
+    }
+
     /// Whether BOS belongs before a text.
     pub fn adds_bos(&self) -> bool {
         // SAFETY: the vocabulary is alive.

@@ -59,6 +59,21 @@ impl ApiError {
         Self { param: Some(param), ..Self::invalid(message) }
     }
 
+    /// The same error, told of another field.
+    pub fn at(self, param: impl Into<String>) -> Self {
+        let message = match &self.param {
+            Some(param) => self.message.strip_prefix(&format!("`{param}`: ")).unwrap_or(&self.message).to_owned(),
+            None => self.message.clone(),
+        };
+        let param = param.into();
+        Self { message: format!("`{param}`: {message}"), param: Some(param), ..self }
+    }
+
+    /// 501: this model or this server cannot do it.
+    pub fn not_supported(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    }
+
     /// 413.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("the request body is larger than the limit of {limit} bytes");
@@ -72,12 +87,27 @@ impl ApiError {
 
     /// 503 until the model is loaded; launchers look for these very words.
     pub fn loading() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "Loading model")
+        Self::unavailable("Loading model")
     }
 
     /// 503 once the process has been told to stop.
     pub fn shutting_down() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "the server is shutting down")
+        Self::unavailable("the server is shutting down")
+    }
+
+    /// 503: later perhaps.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
+    }
+
+    /// 401: there are API keys, and the request has none of them.
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", "Invalid API Key")
+    }
+
+    /// 403: not from there, or not under that name.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
 
     /// 500: nothing the client could have done better.

@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 use futures_util::{
-    StreamExt,
+    StreamExt, TryStreamExt,
     stream::{self, Peekable},
 };
 use tracing::Span;
@@ -30,26 +30,102 @@ pub enum Step {
 /// The steps of one answer; dropping it ends the generation.
 pub type Steps = Pin<Box<dyn Stream<Item = Result<Step, ApiError>> + Send>>;
 
-/// Starts a generation and waits until its prompt is evaluated.
+/// Starts `n` answers to a prompt and waits until it is evaluated.
 ///
 /// # Errors
 /// Whatever goes wrong up to then, so that it can still become the status of the reply.
-pub async fn start(state: &AppState, prompt: Vec<Token>, options: GenerateOptions) -> Result<Steps, ApiError> {
+pub async fn start(
+    state: &AppState,
+    prompt: Vec<Token>,
+    options: GenerateOptions,
+    n: usize,
+) -> Result<Vec<Steps>, ApiError> {
     let backend = state.backend()?;
     let n_ctx = backend.info().n_ctx as usize;
     if prompt.len() >= n_ctx {
         // Said here, since a prefill provider must not be started for nothing.
         return Err(ApiError::context_overflow(prompt.len(), n_ctx));
     }
-    let mut events = backend.generate(prompt, options).await?.peekable();
-    if let Some(Err(error)) = Pin::new(&mut events).peek().await {
+    let tasks: Vec<_> = (0..n).map(|_| state.activity().begin(prompt.len(), &options)).collect();
+    let answers = backend.generate(prompt, options, n).await?;
+    let answers = tasks.into_iter().zip(answers).map(|(task, events)| task.watch(events));
+    let mut answers: Vec<_> = answers.map(StreamExt::peekable).collect();
+    if let Some(first) = answers.first_mut()
+        && let Some(Err(error)) = Pin::new(first).peek().await
+    {
         return Err(error.clone().into());
     }
-    Ok(steps(state, events))
+    Ok(answers.into_iter().map(|events| steps(state, events)).collect())
+}
+
+/// `n` answers to a prompt, which may have no tokens.
+pub async fn start_one(
+    state: &AppState,
+    prompt: Vec<Token>,
+    options: GenerateOptions,
+    n: usize,
+) -> Result<Vec<Steps>, ApiError> {
+    if prompt.is_empty() {
+        return Ok((0..n).map(|_| empty(state)).collect());
+    }
+    start(state, prompt, options, n).await
+}
+
+/// `n` answers to each of several prompts. The first prompt is evaluated when this returns, the others begin as they are
+/// read; a prompt that does not fit is told of at once.
+pub async fn start_all(
+    state: &AppState,
+    prompts: Vec<Vec<Token>>,
+    options: &GenerateOptions,
+    n: usize,
+) -> Result<Vec<Steps>, ApiError> {
+    let n_ctx = state.backend()?.info().n_ctx as usize;
+    if let Some(prompt) = prompts.iter().find(|prompt| prompt.len() >= n_ctx) {
+        return Err(ApiError::context_overflow(prompt.len(), n_ctx));
+    }
+    let mut prompts = prompts.into_iter();
+    let first = prompts.next().unwrap_or_default();
+    let mut answers = start_one(state, first, options.clone(), n).await?;
+    for prompt in prompts {
+        // Each answer on its own: those of one prompt share their beginning in the cache anyway.
+        for index in 0..n {
+            let (state, prompt, mut options) = (state.clone(), prompt.clone(), options.clone());
+            options.sampling.seed =
+                options.sampling.seed.map(|seed| seed.wrapping_add(u32::try_from(index).unwrap_or(0)));
+            let begun =
+                async move { Ok::<_, ApiError>(stream::iter(start_one(&state, prompt, options, 1).await?).flatten()) };
+            answers.push(Box::pin(stream::once(begun).try_flatten()));
+        }
+    }
+    Ok(answers)
+}
+
+/// A whole answer.
+pub struct Gathered {
+    /// All of its text and tokens.
+    pub piece: Piece,
+    /// The end.
+    pub report: Report,
+}
+
+/// Reads an answer to its end.
+pub async fn gather(mut steps: Steps) -> Result<Gathered, ApiError> {
+    let mut whole = Piece::default();
+    while let Some(step) = steps.next().await {
+        match step? {
+            Step::Piece(piece) => {
+                whole.text.push_str(&piece.text);
+                whole.tokens.extend(piece.tokens);
+                whole.logprobs.extend(piece.logprobs);
+            }
+            Step::Done(report) => return Ok(Gathered { piece: whole, report }),
+        }
+    }
+    Err(ApiError::internal("internal error: the answer has no end"))
 }
 
 /// The answer to a prompt without a single token: nothing, at once.
-pub fn empty(state: &AppState) -> Steps {
+fn empty(state: &AppState) -> Steps {
     let prompt = PromptReport {
         n_prompt: 0,
         n_cached: 0,

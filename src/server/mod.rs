@@ -1,21 +1,27 @@
 //! The HTTP server: routes, requests and replies in OpenAI's shapes, server-sent events.
 //!
 //! Reading order: this file (routes, shutdown), `state` (what handlers share), `layers` (what happens to every request),
-//! `extract` and `error` (bytes in, JSON out), `fields` and `openai::params` (a typed reading of a request),
+//! `guard`, `cors` and `auth` (who may ask), `extract` and `error` (bytes in, JSON out), `fields` and `openai::params` (a typed reading of a request),
 //! `generation` (engine events to steps), `reply` and `sse` (steps to a body or a stream), then one file for each
-//! endpoint under `openai`.
+//! endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers.
 //!
 //! Nothing below this module knows HTTP or JSON wire formats.
 #![forbid(unsafe_code)]
 
+mod activity;
+mod auth;
+mod chat;
+mod cors;
 mod error;
 mod extract;
 mod fields;
 mod generation;
+mod guard;
 mod health;
 mod layers;
 mod openai;
 mod reply;
+mod service;
 mod sse;
 mod state;
 #[cfg(test)]
@@ -26,6 +32,9 @@ use std::{future::Future, io, time::Duration};
 use axum::{Router, middleware, serve::ListenerExt};
 use tokio::net::TcpListener;
 
+pub use self::auth::ApiKeys;
+pub use self::cors::Origins;
+pub use self::guard::Hosts;
 pub use self::state::{AppState, Backend, EventStream, ServerConfig};
 
 /// How long connections get to write their last bytes once nothing runs any more.
@@ -36,16 +45,19 @@ pub fn app(state: AppState) -> Router {
     Router::new()
         .merge(health::routes())
         .merge(openai::routes())
+        .merge(service::routes())
         // A wrong method on a known path is answered like an unknown path, as llama-server does; never 405.
         .fallback(layers::not_found)
         .method_not_allowed_fallback(layers::not_found)
         // The layer added last sees a request first.
-        // API keys go here: after "loading", before the routes.
+        // Keys are asked for once there is something to guard, and before it is said which routes there are.
+        .layer(middleware::from_fn_with_state(state.clone(), auth::require_key))
         .layer(middleware::from_fn_with_state(state.clone(), layers::ready))
-        // The guard of loopback hosts goes here.
+        .layer(middleware::from_fn_with_state(state.clone(), guard::guard))
         .layer(middleware::from_fn_with_state(state.clone(), layers::shutdown))
         .layer(middleware::from_fn(layers::catch_panic))
-        // CORS goes here: a preflight is answered even while the model loads, and errors carry its headers too.
+        // A preflight is answered even while the model loads, and errors carry the headers too.
+        .layer(middleware::from_fn_with_state(state.clone(), cors::cors))
         .layer(middleware::from_fn(layers::trace))
         .with_state(state)
 }

@@ -1,69 +1,66 @@
-//! From steps to a reply. A reply is sent whole or as a stream; both are made from the same steps, so the joined pieces
-//! of a stream are the text of the whole.
+//! From the steps of answers to the frames of a stream.
 
 use std::time::Duration;
 
 use axum::response::Response;
-use futures_util::StreamExt;
+use futures_core::Stream;
+use futures_util::{StreamExt, stream};
 
 use super::{
     error::ApiError,
-    generation::{Step, Steps},
-    sse,
+    sse::{self, Frame},
 };
-use crate::engine::{Piece, Report};
 
-/// The wire form of one endpoint's replies. The chunks of a stream are JSON texts of one line.
-pub trait Reply: Send + 'static {
-    /// The chunks before the first piece.
-    fn opening(&mut self) -> Vec<String>;
-    /// The chunks for a piece; none when it has nothing to show.
-    fn piece(&mut self, piece: &Piece) -> Vec<String>;
-    /// The chunks at the end, without `[DONE]`.
-    fn closing(&mut self, report: &Report) -> Vec<String>;
-    /// The one body of a reply that is not streamed.
-    fn whole(self, text: String, report: &Report) -> Response;
-}
+/// The wire form of one endpoint's streams. `T` is a step of an answer.
+pub trait Writer<T>: Send + 'static {
+    /// The frames before the first step.
+    fn opening(&mut self) -> Vec<Frame> {
+        Vec::new()
+    }
 
-/// Sends the steps as `reply` shapes them; streamed when `keep_alive` says how often a silent stream gives a sign.
-///
-/// # Errors
-/// That of the steps, unless streamed: then it is the stream's last frame.
-pub async fn send(reply: impl Reply, steps: Steps, keep_alive: Option<Duration>) -> Result<Response, ApiError> {
-    match keep_alive {
-        Some(interval) => Ok(sse::response(frames(reply, steps), interval)),
-        None => whole(reply, steps).await,
+    /// The frames for a step of the answer with this index; none when it has nothing to show.
+    fn step(&mut self, index: usize, step: T) -> Vec<Frame>;
+
+    /// The frames after the last step of the last answer.
+    fn closing(&mut self) -> Vec<Frame>;
+
+    /// The last frame of a stream that fails.
+    fn failed(&mut self, error: &ApiError) -> Frame {
+        Frame::data(sse::json(&error.body()))
     }
 }
 
-async fn whole(reply: impl Reply, mut steps: Steps) -> Result<Response, ApiError> {
-    let mut text = String::new();
-    while let Some(step) = steps.next().await {
-        match step? {
-            Step::Piece(piece) => text.push_str(&piece.text),
-            Step::Done(report) => return Ok(reply.whole(text, &report)),
+/// A stream of the answers, whose steps come as they are made. A silent one gives a sign after `keep_alive`.
+pub fn stream<T, S>(mut writer: impl Writer<T>, answers: Vec<S>, keep_alive: Duration) -> Response
+where
+    T: Send + 'static,
+    S: Stream<Item = Result<T, ApiError>> + Send + Unpin + 'static,
+{
+    let opening = stream::iter(writer.opening());
+    let numbered = answers.into_iter().enumerate().map(|(index, steps)| steps.map(move |step| (index, step)));
+    // `None` comes when all have ended.
+    let steps = stream::select_all(numbered).map(Some).chain(stream::iter([None]));
+    let frames = steps.scan((writer, false), |(writer, has_failed), step| {
+        if *has_failed {
+            // Ends the stream, and with it the answers that still run.
+            return std::future::ready(None);
         }
-    }
-    Err(ApiError::internal("internal error: the answer has no end"))
-}
-
-/// The data of each SSE frame, in order. `[DONE]` follows a good end only.
-fn frames(mut reply: impl Reply, steps: Steps) -> impl futures_core::Stream<Item = String> + Send + 'static {
-    let opening = futures_util::stream::iter(reply.opening());
-    opening.chain(steps.flat_map(move |step| {
         let frames = match step {
-            Ok(Step::Piece(piece)) => reply.piece(&piece),
-            Ok(Step::Done(report)) => {
-                let mut frames = reply.closing(&report);
-                frames.push("[DONE]".to_owned());
-                frames
-            }
-            Err(error) => {
-                let frame = sse::json(&error.body());
-                tracing::warn!("a stream ended with {frame}");
+            Some((index, Ok(step))) => writer.step(index, step),
+            Some((_, Err(error))) => {
+                *has_failed = true;
+                let frame = writer.failed(&error);
+                tracing::warn!("a stream ended with {}", frame.data);
                 vec![frame]
             }
+            None => writer.closing(),
         };
-        futures_util::stream::iter(frames)
-    }))
+        std::future::ready(Some(stream::iter(frames)))
+    });
+    sse::response(opening.chain(frames.flatten()), keep_alive)
+}
+
+/// What ends a good stream in OpenAI's API.
+pub fn done() -> Frame {
+    Frame::data("[DONE]".to_owned())
 }

@@ -15,13 +15,39 @@ use serde::Serialize;
 
 use super::error::ApiError;
 
+/// One event of a stream.
+#[derive(Debug, PartialEq)]
+pub struct Frame {
+    /// Its name, in the APIs that have names.
+    pub event: Option<&'static str>,
+    /// JSON on one line, or a word.
+    pub data: String,
+}
+
+impl Frame {
+    /// A frame without a name.
+    pub fn data(data: String) -> Self {
+        Self { event: None, data }
+    }
+
+    /// A value under a name.
+    pub fn named(event: &'static str, value: &impl Serialize) -> Self {
+        Self { event: Some(event), data: json(value) }
+    }
+}
+
 /// A 200 whose body is the frames. They are taken one by one as the client reads them, and dropped when it hangs up.
-pub fn response(frames: impl Stream<Item = String> + Send + 'static, keep_alive: Duration) -> Response {
+pub fn response(frames: impl Stream<Item = Frame> + Send + 'static, keep_alive: Duration) -> Response {
     let events = AssertUnwindSafe(frames).catch_unwind().map(|frame| {
-        let data = frame.unwrap_or_else(|_| {
-            json(&ApiError::internal("internal error: the generation of this answer panicked").body())
+        let frame = frame.unwrap_or_else(|_| {
+            let error = ApiError::internal("internal error: the generation of this answer panicked");
+            Frame::data(json(&error.body()))
         });
-        Ok::<_, Infallible>(Event::default().data(data))
+        let event = Event::default().data(frame.data);
+        Ok::<_, Infallible>(match frame.event {
+            Some(name) => event.event(name),
+            None => event,
+        })
     });
     // nginx and others would collect the stream before they pass it on.
     let no_buffering = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));

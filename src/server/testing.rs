@@ -53,6 +53,12 @@ impl Script {
         Self { info: Arc::new(info()), play, seen: Arc::default(), n_running: Arc::default() }
     }
 
+    /// The same with `n_slots` slots.
+    pub fn with_slots(mut self, n_slots: u32) -> Self {
+        self.info = Arc::new(ModelInfo { n_slots, ..(*self.info).clone() });
+        self
+    }
+
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
@@ -122,6 +128,7 @@ fn info() -> ModelInfo {
         architecture: "llama".into(),
         file_type: "Q4_1".into(),
         n_ctx: 64,
+        n_slots: 1,
         n_ctx_train: 64,
         n_vocab: 256,
         vocab_type: 2,
@@ -193,8 +200,20 @@ impl Reply {
 /// Opens a connection and sends a request. HTTP/1.0, so that a streamed body comes as it is and ends with the
 /// connection.
 pub async fn send(address: std::net::SocketAddr, method: &str, path: &str, body: &[u8]) -> TcpStream {
+    send_with(address, method, path, &["Host: localhost"], body).await
+}
+
+/// [`send`] with these header lines.
+pub async fn send_with(
+    address: std::net::SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &[u8],
+) -> TcpStream {
     let mut socket = TcpStream::connect(address).await.unwrap();
-    let head = format!("{method} {path} HTTP/1.0\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+    let head = format!("{method} {path} HTTP/1.0\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     socket.write_all(head.as_bytes()).await.unwrap();
     socket.write_all(body).await.unwrap();
     socket

@@ -16,6 +16,9 @@ use super::{
 };
 use crate::{engine::EngineError, llama::Token};
 
+mod guard;
+mod service;
+
 struct Server {
     address: SocketAddr,
     state: AppState,
@@ -138,16 +141,19 @@ async fn bad_requests_are_400_and_reach_no_backend() {
         ("/v1/chat/completions", json!([]), Value::Null),
         ("/v1/chat/completions", json!({}), json!("messages")),
         ("/v1/chat/completions", chat(json!({"stream": 1})), json!("stream")),
-        ("/v1/chat/completions", chat(json!({"n": 2})), json!("n")),
-        ("/chat/completions", chat(json!({"tools": [{}]})), json!("tools")),
+        ("/v1/chat/completions", chat(json!({"n": 0})), json!("n")),
+        ("/v1/chat/completions", chat(json!({"id_slot": 1})), json!("id_slot")),
+        ("/v1/chat/completions", chat(json!({"tool_choice": "required"})), json!("tool_choice")),
+        ("/v1/chat/completions", chat(json!({"response_format": {"type": "x"}})), json!("response_format.type")),
+        ("/chat/completions", chat(json!({"tools": [{}]})), json!("tools[0].function")),
         ("/v1/completions", json!({}), json!("prompt")),
         ("/v1/completions", json!({"prompt": []}), json!("prompt")),
-        ("/v1/completions", json!({"prompt": ["a", "b"]}), json!("prompt")),
-        ("/v1/completions", json!({"prompt": [["a"]]}), json!("prompt[0][0]")),
+        ("/v1/completions", json!({"prompt": ["a", {}]}), json!("prompt[1].prompt_string")),
+        ("/v1/completions", json!({"prompt": [["a", []]]}), json!("prompt[0][1]")),
         ("/v1/completions", json!({"prompt": [1, 256]}), json!("prompt[1]")),
         ("/v1/completions", json!({"prompt": [1, -1]}), json!("prompt[1]")),
-        ("/v1/completions", json!({"prompt": {"prompt_string": "a"}}), json!("prompt")),
-        ("/v1/completions", json!({"prompt": "a", "echo": true}), json!("echo")),
+        ("/v1/completions", json!({"prompt": "a", "suffix": "b"}), json!("suffix")),
+        ("/v1/completions", json!({"prompt": "a", "echo": true, "logprobs": 1}), json!("echo")),
     ] {
         let reply = server.post(path, &body).await;
         assert_eq!(error(&reply), (400, "invalid_request_error".into(), param), "{path} {body}");
@@ -193,7 +199,7 @@ async fn chat_whole() {
     assert_eq!(
         body["usage"],
         json!({"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7,
-               "prompt_tokens_details": {"cached_tokens": 0}})
+               "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}})
     );
     assert_eq!(body["timings"]["predicted_per_second"], 300.0);
 

@@ -5,128 +5,323 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{
-    later, messages,
+    later,
+    logprobs::ChatLogprobs,
+    messages,
     params::Params,
-    wire::{Body, Head, Totals, finish_reason},
+    wire::{Body, Head, Timings, Totals, Usage},
 };
 use crate::{
-    engine::{ChatRequest, GenerateOptions, Piece, Report},
-    llama::Token,
+    engine::{Report, TokenLogprob},
     server::{
+        chat::{self, CallDelta, ChatCall, ChatStep, Delta, End, Finish, Message, ToolChoice},
         error::ApiError,
         extract::{ApiJson, Object},
-        fields::Fields,
-        generation,
-        reply::{self, Reply},
-        sse,
-        state::{AppState, Backend, blocking},
+        fields::{Fields, wrong},
+        reply::{self, Writer},
+        sse::{self, Frame},
+        state::{AppState, Backend},
     },
 };
 
 /// The handler.
 pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
-    let fields = Fields::root(&body);
-    let params = Params::read(&fields, &state.config().defaults)?;
-    later::refuse_in_chat(&fields)?;
-    let messages = messages::read(&fields)?;
-
-    let reply = ChatReply::new(&state, params.stream, params.include_usage)?;
-    let keep_alive = params.stream.then_some(state.config().keep_alive);
+    let call = read(&Fields::root(&body), &state)?;
+    let Params { stream, include_usage, timings_per_token, .. } = call.params;
+    let has_logprobs = call.params.top_logprobs().is_some();
     let backend = state.backend()?.clone();
-    let (prompt, options) = blocking(move || prepare(&backend, &ChatRequest::new(messages), params)).await?;
-    let steps = generation::start(&state, prompt, options).await?;
-    reply::send(reply, steps, keep_alive).await
-}
-
-/// Messages to a prompt, and what its template adds to the options.
-fn prepare(
-    backend: &Backend,
-    request: &ChatRequest,
-    params: Params,
-) -> Result<(Vec<Token>, GenerateOptions), ApiError> {
-    let chat = backend.apply_template(request)?;
-    let prompt = backend.tokenize(&chat.prompt, true, true)?;
-    let mut options = params.into_options(backend)?;
-    options.stop.extend(chat.stop);
-    options.preserved_tokens.extend(chat.preserved_tokens);
-    if options.sampling.grammar.is_none() {
-        options.sampling.grammar = chat.grammar;
+    let answers = chat::start(&state, call).await?;
+    if stream {
+        let head = Head::new(&state, "chatcmpl-", "chat.completion.chunk")?;
+        let ended = Vec::new();
+        let writer =
+            ChatWriter { head, backend, n: answers.len(), include_usage, timings_per_token, has_logprobs, ended };
+        return Ok(reply::stream(writer, answers, state.config().keep_alive));
     }
-    Ok((prompt, options))
+    let head = Head::new(&state, "chatcmpl-", "chat.completion")?;
+    let (mut choices, mut ends) = (Vec::new(), Vec::new());
+    for (index, steps) in answers.into_iter().enumerate() {
+        let (message, end) = chat::collect(steps).await?;
+        choices.push(choice(&backend, index, message, &end.finish, has_logprobs));
+        ends.push(end);
+    }
+    Ok(ApiJson(Body::last(&head, choices, totals(&ends))).into_response())
 }
 
-struct ChatReply {
-    head: Head,
-    include_usage: bool,
+/// The request's fields.
+pub fn read(fields: &Fields, state: &AppState) -> Result<ChatCall, ApiError> {
+    let mut params = Params::read(fields, &state.config().defaults)?;
+    later::refuse_in_chat(fields)?;
+    read_logprobs(fields, &mut params)?;
+    let messages = messages::read(fields)?;
+    let tools = chat::read_tools(fields)?;
+    let tool_choice = chat::read_tool_choice(fields, &tools)?;
+    let schema = chat::read_format(fields)?;
+    let has_tools = !tools.is_empty() && tool_choice != ToolChoice::None;
+    if has_tools && params.has_grammar() {
+        return Err(ApiError::field("grammar", "cannot be used together with tools"));
+    }
+    if schema.is_some() && params.has_grammar() {
+        return Err(ApiError::field("grammar", "cannot be used together with a JSON schema; leave out one of them"));
+    }
+    let mut call = ChatCall {
+        tools,
+        tool_choice,
+        parallel_tool_calls: fields.bool("parallel_tool_calls")?,
+        schema,
+        reasoning_format: reasoning_format(fields)?,
+        add_generation_prompt: fields.bool("add_generation_prompt")?,
+        continue_final_message: continuation(fields)?,
+        parse_tool_calls: fields.bool("parse_tool_calls")?.unwrap_or(true),
+        ..ChatCall::new(messages, params)
+    };
+    read_template_variables(fields, &mut call)?;
+    Ok(call)
+}
+
+/// `logprobs` says whether, `top_logprobs` how many alternatives.
+fn read_logprobs(fields: &Fields, params: &mut Params) -> Result<(), ApiError> {
+    let top = match fields.integer("top_logprobs")? {
+        Some(n) if n < 0 => return Err(ApiError::field("top_logprobs", "must not be negative")),
+        top => top.and_then(|n| usize::try_from(n).ok()),
+    };
+    match (fields.bool("logprobs")?.unwrap_or(false), top) {
+        (true, top) => params.set_top_logprobs(top.unwrap_or(0)),
+        (false, Some(1..)) => return Err(ApiError::field("top_logprobs", "needs `logprobs` to be true")),
+        (false, _) => {}
+    }
+    Ok(())
+}
+
+fn reasoning_format(fields: &Fields) -> Result<Option<String>, ApiError> {
+    match fields.string("reasoning_format")? {
+        None => Ok(None),
+        Some(name @ ("none" | "auto" | "deepseek" | "deepseek-legacy")) => Ok(Some(name.to_owned())),
+        Some(other) => {
+            let problem = format_args!(
+                "unknown value {other:?}; known are \"none\", \"auto\", \"deepseek\", \"deepseek-legacy\""
+            );
+            Err(ApiError::field("reasoning_format", problem))
+        }
+    }
+}
+
+/// `true`, `"content"` and `"reasoning_content"` continue; both this and a generation prompt cannot be.
+fn continuation(fields: &Fields) -> Result<Option<Value>, ApiError> {
+    let value = match fields.get("continue_final_message") {
+        None => return Ok(None),
+        Some(value @ Value::Bool(_)) => value,
+        Some(value @ Value::String(what)) if what == "content" || what == "reasoning_content" => value,
+        Some(Value::String(_)) => {
+            let problem = "expected a boolean, \"content\" or \"reasoning_content\"";
+            return Err(ApiError::field("continue_final_message", problem));
+        }
+        Some(other) => return Err(wrong("continue_final_message".into(), "a boolean or a string", other)),
+    };
+    if value != &json!(false) && fields.bool("add_generation_prompt")? == Some(true) {
+        return Err(ApiError::field("continue_final_message", "cannot be used together with `add_generation_prompt`"));
+    }
+    Ok(Some(value.clone()))
+}
+
+/// `chat_template_kwargs` and `reasoning_effort`.
+fn read_template_variables(fields: &Fields, call: &mut ChatCall) -> Result<(), ApiError> {
+    let mut variables = match fields.object("chat_template_kwargs")? {
+        Some(kwargs) => {
+            call.enable_thinking = kwargs.bool("enable_thinking")?;
+            fields.get("chat_template_kwargs").cloned().unwrap_or_default()
+        }
+        None => json!({}),
+    };
+    match fields.string("reasoning_effort")? {
+        Some("none") => call.enable_thinking = Some(false),
+        Some(effort) => variables["reasoning_effort"] = json!(effort),
+        None => {}
+    }
+    call.template_kwargs = Some(variables);
+    Ok(())
 }
 
 #[derive(Serialize)]
 struct Choice {
-    index: u32,
-    message: Message,
+    index: usize,
+    message: WireMessage,
     finish_reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<ChatLogprobs>,
 }
 
 #[derive(Serialize)]
-struct Message {
+struct WireMessage {
     role: &'static str,
-    content: String,
+    /// Null when there are calls and no text.
+    content: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<WireCall>,
 }
 
 #[derive(Serialize)]
-struct ChunkChoice<'a> {
-    index: u32,
-    delta: Delta<'a>,
+struct WireCall {
+    /// In streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: WireFunction,
+}
+
+#[derive(Serialize)]
+struct WireFunction {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+fn choice(backend: &Backend, index: usize, message: Message, finish: &Finish, has_logprobs: bool) -> Choice {
+    let logprobs = ChatLogprobs::new(backend, &message.logprobs, has_logprobs);
+    let tool_calls: Vec<WireCall> = message
+        .calls
+        .into_iter()
+        .map(|call| WireCall {
+            index: None,
+            id: Some(call.id),
+            r#type: Some("function"),
+            function: WireFunction { name: Some(call.name), arguments: call.arguments },
+        })
+        .collect();
+    let content = Some(message.content).filter(|text| !text.is_empty() || tool_calls.is_empty());
+    let message = WireMessage { role: "assistant", content, reasoning_content: message.reasoning, tool_calls };
+    Choice { index, message, finish_reason: finish_reason(finish), logprobs }
+}
+
+fn finish_reason(finish: &Finish) -> &'static str {
+    match finish {
+        Finish::Stop | Finish::StopString(_) => "stop",
+        Finish::Length => "length",
+        Finish::ToolCalls => "tool_calls",
+    }
+}
+
+fn totals(ends: &[End]) -> Totals {
+    let reports: Vec<&Report> = ends.iter().map(|end| &end.report).collect();
+    Totals::of(&reports, ends.iter().map(|end| end.n_reasoning).sum())
+}
+
+struct ChatWriter {
+    head: Head,
+    backend: Backend,
+    n: usize,
+    include_usage: bool,
+    timings_per_token: bool,
+    has_logprobs: bool,
+    ended: Vec<End>,
+}
+
+#[derive(Serialize)]
+struct ChunkChoice {
+    index: usize,
+    delta: WireDelta,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<ChatLogprobs>,
 }
 
 #[derive(Serialize, Default)]
-struct Delta<'a> {
+struct WireDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     /// The first chunk has a content of null, later ones a text or none at all.
     #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<Option<&'a str>>,
+    content: Option<Option<String>>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<WireCall>,
 }
 
-impl ChatReply {
-    fn new(state: &AppState, stream: bool, include_usage: bool) -> Result<Self, ApiError> {
-        let object = if stream { "chat.completion.chunk" } else { "chat.completion" };
-        Ok(Self { head: Head::new(state, "chatcmpl-", object)?, include_usage })
+impl ChatWriter {
+    fn chunk(&self, index: usize, delta: WireDelta, logprobs: Option<ChatLogprobs>, finish: Option<&Finish>) -> Frame {
+        let choice = ChunkChoice { index, delta, finish_reason: finish.map(finish_reason), logprobs };
+        Frame::data(sse::json(&Body::chunk(&self.head, choice)))
     }
 
-    fn delta(&self, delta: Delta) -> String {
-        sse::json(&Body::chunk(&self.head, ChunkChoice { index: 0, delta, finish_reason: None }))
+    /// Thoughts, content and calls in chunks of their own, as clients expect; log-probabilities go with the first.
+    fn delta(&self, index: usize, delta: Delta) -> Vec<Frame> {
+        let mut parts = Vec::new();
+        if !delta.reasoning.is_empty() {
+            parts.push(WireDelta { reasoning_content: delta.reasoning, ..WireDelta::default() });
+        }
+        if !delta.content.is_empty() {
+            parts.push(WireDelta { content: Some(Some(delta.content)), ..WireDelta::default() });
+        }
+        parts.extend(
+            delta.calls.into_iter().map(|call| WireDelta { tool_calls: vec![wire_call(call)], ..WireDelta::default() }),
+        );
+        let logprobs: &[TokenLogprob] = &delta.logprobs;
+        if parts.is_empty() && !logprobs.is_empty() {
+            parts.push(WireDelta { content: Some(Some(String::new())), ..WireDelta::default() });
+        }
+        let mut logprobs = ChatLogprobs::new(&self.backend, logprobs, self.has_logprobs && !logprobs.is_empty());
+        parts.into_iter().map(|part| self.chunk(index, part, logprobs.take(), None)).collect()
     }
 }
 
-impl Reply for ChatReply {
-    fn opening(&mut self) -> Vec<String> {
-        vec![self.delta(Delta { role: Some("assistant"), content: Some(None) })]
+fn wire_call(call: CallDelta) -> WireCall {
+    let (id, name) = call.head.map(|head| (head.id, head.name)).unzip();
+    let r#type = id.is_some().then_some("function");
+    WireCall { index: Some(call.index), id, r#type, function: WireFunction { name, arguments: call.arguments } }
+}
+
+impl Writer<ChatStep> for ChatWriter {
+    fn opening(&mut self) -> Vec<Frame> {
+        let first = || WireDelta { role: Some("assistant"), content: Some(None), ..WireDelta::default() };
+        (0..self.n).map(|index| self.chunk(index, first(), None, None)).collect()
     }
 
-    fn piece(&mut self, piece: &Piece) -> Vec<String> {
-        if piece.text.is_empty() {
-            return Vec::new();
+    fn step(&mut self, index: usize, step: ChatStep) -> Vec<Frame> {
+        match step {
+            ChatStep::Delta(delta) => self.delta(index, delta),
+            ChatStep::Done(end) => {
+                let is_last = self.ended.len() + 1 == self.n;
+                let choice = ChunkChoice {
+                    index,
+                    delta: WireDelta::default(),
+                    finish_reason: Some(finish_reason(&end.finish)),
+                    logprobs: None,
+                };
+                let body = if is_last && !self.include_usage {
+                    Body::last(&self.head, vec![choice], Totals::without_usage(&end.report))
+                } else if self.timings_per_token {
+                    Body::last(&self.head, vec![choice], Totals::without_usage(&end.report))
+                } else {
+                    Body::chunk(&self.head, choice)
+                };
+                let frame = Frame::data(sse::json(&body));
+                self.ended.push(end);
+                vec![frame]
+            }
         }
-        vec![self.delta(Delta { role: None, content: Some(Some(&piece.text)) })]
     }
 
-    fn closing(&mut self, report: &Report) -> Vec<String> {
-        let finish_reason = Some(finish_reason(&report.finish));
-        let end = ChunkChoice { index: 0, delta: Delta::default(), finish_reason };
-        if !self.include_usage {
-            return vec![sse::json(&Body::last(&self.head, vec![end], Totals::without_usage(report)))];
+    fn closing(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if self.include_usage {
+            let usage = Body::<ChunkChoice>::last(&self.head, Vec::new(), totals(&self.ended));
+            frames.push(Frame::data(sse::json(&usage)));
         }
-        let usage = Body::<ChunkChoice>::last(&self.head, Vec::new(), Totals::new(report));
-        vec![sse::json(&Body::chunk(&self.head, end)), sse::json(&usage)]
+        frames.push(reply::done());
+        frames
     }
+}
 
-    fn whole(self, text: String, report: &Report) -> Response {
-        let message = Message { role: "assistant", content: text };
-        let choice = Choice { index: 0, message, finish_reason: finish_reason(&report.finish) };
-        ApiJson(Body::last(&self.head, vec![choice], Totals::new(report))).into_response()
-    }
+/// Usage and timings of one answer, for other chat APIs.
+pub fn usage(end: &End) -> (Usage, Timings) {
+    (Usage::of(&[&end.report], end.n_reasoning), Timings::new(&end.report))
 }

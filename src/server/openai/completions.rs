@@ -9,143 +9,213 @@ use serde_json::Value;
 
 use super::{
     later,
+    logprobs::text_logprobs,
     params::Params,
+    prompt::{self, Prompt},
     wire::{Body, Head, Totals, finish_reason},
 };
 use crate::{
-    engine::{GenerateOptions, Piece, Report},
+    engine::{GenerateOptions, Report},
     llama::Token,
     server::{
         error::ApiError,
         extract::{ApiJson, Object},
-        fields::{Fields, integer, wrong},
-        generation,
-        reply::{self, Reply},
-        sse,
+        fields::Fields,
+        generation::{self, Gathered, Step},
+        reply::{self, Writer},
+        sse::{self, Frame},
         state::{AppState, Backend, blocking},
     },
 };
 
 /// The handler.
 pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
-    let fields = Fields::root(&body);
-    let params = Params::read(&fields, &state.config().defaults)?;
-    later::refuse_in_text(&fields)?;
     let backend = state.backend()?.clone();
-    let prompt = Prompt::read(&fields, backend.info().n_vocab)?;
-
-    let reply = TextReply { head: Head::new(&state, "cmpl-", "text_completion")?, include_usage: params.include_usage };
-    let keep_alive = params.stream.then_some(state.config().keep_alive);
-    let steps = if prompt.is_empty() {
-        generation::empty(&state)
-    } else {
-        let (prompt, options) = blocking(move || prepare(&backend, prompt, params)).await?;
-        generation::start(&state, prompt, options).await?
-    };
-    reply::send(reply, steps, keep_alive).await
+    let request = Request::read(&Fields::root(&body), &state, &backend)?;
+    let Params { stream, include_usage, n, .. } = request.params;
+    let has_logprobs = request.params.top_logprobs().is_some();
+    let for_blocking = backend.clone();
+    let (prompts, options, echoes) = blocking(move || request.prepare(&for_blocking)).await?;
+    let head = Head::new(&state, "cmpl-", "text_completion")?;
+    if stream {
+        let answers = generation::start_all(&state, prompts, &options, n).await?;
+        let ended = answers.iter().map(|_| None).collect();
+        let writer = TextWriter { head, backend, include_usage, has_logprobs, n, echoes, ended, offsets: Vec::new() };
+        return Ok(reply::stream(writer, answers, state.config().keep_alive));
+    }
+    let (mut choices, mut reports) = (Vec::new(), Vec::new());
+    for (prompt, echo) in prompts.into_iter().zip(&echoes) {
+        for steps in generation::start_one(&state, prompt, options.clone(), n).await? {
+            let Gathered { piece, report } = generation::gather(steps).await?;
+            let logprobs = has_logprobs.then(|| text_logprobs(&backend, &piece.logprobs, echo.chars().count()));
+            let finish_reason = Some(finish_reason(&report.finish));
+            choices.push(Choice {
+                index: choices.len(),
+                text: format!("{echo}{}", piece.text),
+                logprobs,
+                finish_reason,
+            });
+            reports.push(report);
+        }
+    }
+    Ok(ApiJson(Body::last(&head, choices, totals(&reports, n))).into_response())
 }
 
-fn prepare(backend: &Backend, prompt: Prompt, params: Params) -> Result<(Vec<Token>, GenerateOptions), ApiError> {
-    let tokens = match prompt {
-        Prompt::Text(text) => backend.tokenize(&text, true, true)?,
-        Prompt::Tokens(tokens) => tokens,
-    };
-    Ok((tokens, params.into_options(backend)?))
+/// A request, checked.
+struct Request {
+    params: Params,
+    prompts: Vec<Prompt>,
+    /// Text behind the place that is to be filled.
+    suffix: Option<String>,
+    echo: bool,
 }
 
-#[derive(Debug, PartialEq)]
-enum Prompt {
-    Text(String),
-    Tokens(Vec<Token>),
-}
-
-impl Prompt {
-    /// A string, an array of token ids, or an array with one of these in it.
-    fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
-        match fields.get("prompt") {
-            None => Err(ApiError::field("prompt", "missing; expected a string or an array of token ids")),
-            Some(Value::Array(items)) => match items.as_slice() {
-                [] => Err(ApiError::field("prompt", "is an empty array")),
-                [one @ (Value::String(_) | Value::Array(_))] => Self::one("prompt[0]", one, n_vocab),
-                [Value::Number(_), ..] => Self::ids("prompt", items, n_vocab),
-                [_, _, ..] => Err(ApiError::field("prompt", "several prompts in one request are not supported yet")),
-                [other] => Err(wrong("prompt[0]".into(), "a string or a token id", other)),
+impl Request {
+    fn read(fields: &Fields, state: &AppState, backend: &Backend) -> Result<Self, ApiError> {
+        let mut params = Params::read(fields, &state.config().defaults)?;
+        later::refuse_in_text(fields)?;
+        match fields.get("logprobs") {
+            None | Some(Value::Bool(false)) => {}
+            Some(Value::Bool(true)) => params.set_top_logprobs(1),
+            Some(_) => match fields.integer("logprobs")? {
+                Some(n) if n < 0 => return Err(ApiError::field("logprobs", "must not be negative")),
+                n => params.set_top_logprobs(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(0)),
             },
-            Some(value) => Self::one("prompt", value, n_vocab),
         }
-    }
-
-    fn one(path: &str, value: &Value, n_vocab: u32) -> Result<Self, ApiError> {
-        match value {
-            Value::String(text) => Ok(Self::Text(text.clone())),
-            Value::Array(items) if items.is_empty() => Err(ApiError::field(path, "is an empty array")),
-            Value::Array(items) => Self::ids(path, items, n_vocab),
-            other => Err(wrong(path.into(), "a string or an array of token ids", other)),
+        if let Some(best_of) = fields.integer("best_of")?
+            && usize::try_from(best_of).is_ok_and(|best_of| best_of > params.n)
+        {
+            return Err(ApiError::field("best_of", "more answers than `n` are not supported"));
         }
-    }
-
-    fn ids(path: &str, items: &[Value], n_vocab: u32) -> Result<Self, ApiError> {
-        let id = |(idx, item)| {
-            let path = || format!("{path}[{idx}]");
-            let id = integer(item).ok_or_else(|| wrong(path(), "a token id", item))?;
-            let known = u32::try_from(id).is_ok_and(|id| id < n_vocab);
-            let outside = || format!("token id {id} is outside the vocabulary of {n_vocab} tokens");
-            known.then_some(Token(id as i32)).ok_or_else(|| ApiError::field(path(), outside()))
+        let echo = fields.bool("echo")?.unwrap_or(false);
+        if echo && params.top_logprobs().is_some() {
+            return Err(ApiError::field("echo", "the prompt's own log-probabilities are not supported"));
+        }
+        let mut call = Self {
+            prompts: prompt::read_all(fields, "prompt", backend.info().n_vocab)?,
+            suffix: fields.string("suffix")?.filter(|text| !text.is_empty()).map(str::to_owned),
+            echo,
+            params,
         };
-        items.iter().enumerate().map(id).collect::<Result<_, _>>().map(Self::Tokens)
+        call.with_schema(fields)?;
+        Ok(call)
     }
 
-    /// Without BOS even where the model wants one: an empty prompt has an empty answer on every model.
-    fn is_empty(&self) -> bool {
-        matches!(self, Self::Text(text) if text.is_empty())
+    /// llama-server's `json_schema`, and `response_format` which some clients send here too.
+    fn with_schema(&mut self, fields: &Fields) -> Result<(), ApiError> {
+        let Some(schema) = crate::server::chat::read_format(fields)? else { return Ok(()) };
+        if self.params.has_grammar() {
+            return Err(ApiError::field("grammar", "cannot be used together with a JSON schema"));
+        }
+        self.params.set_schema(&schema)
+    }
+
+    /// Tokens of each prompt, the options, and the text that comes before each answer. Tokenizes: not for an async thread.
+    fn prepare(self, backend: &Backend) -> Result<(Vec<Vec<Token>>, GenerateOptions, Vec<String>), ApiError> {
+        let mut prompts = Vec::new();
+        let mut echoes = Vec::new();
+        for prompt in &self.prompts {
+            echoes.push(if self.echo { prompt.to_text(backend) } else { String::new() });
+            prompts.push(match &self.suffix {
+                None if prompt.is_empty() => Vec::new(),
+                None => prompt.tokens(backend, true)?,
+                Some(suffix) => fill_in_the_middle(backend, prompt, suffix)?,
+            });
+        }
+        Ok((prompts, self.params.into_options(backend)?, echoes))
     }
 }
 
-struct TextReply {
-    head: Head,
-    include_usage: bool,
+/// Prefix, suffix, and the place between them, as the model was trained on.
+fn fill_in_the_middle(backend: &Backend, prompt: &Prompt, suffix: &str) -> Result<Vec<Token>, ApiError> {
+    let Some(fim) = backend.fim_tokens() else {
+        return Err(ApiError::field("suffix", "this model has no tokens for filling in the middle; leave it out"));
+    };
+    let mut tokens: Vec<Token> = backend.bos_if_wanted().into_iter().collect();
+    tokens.push(fim.prefix);
+    tokens.extend(prompt.tokens(backend, false)?);
+    tokens.push(fim.suffix);
+    tokens.extend(backend.tokenize(suffix, false, true)?);
+    tokens.push(fim.middle);
+    Ok(tokens)
+}
+
+fn totals(reports: &[Report], n: usize) -> Totals {
+    let prompts: Vec<Vec<&Report>> = reports.chunks(n.max(1)).map(|answers| answers.iter().collect()).collect();
+    Totals::of_prompts(&prompts)
 }
 
 #[derive(Serialize)]
-struct Choice<'a> {
-    index: u32,
-    text: &'a str,
-    logprobs: Option<()>,
+struct Choice {
+    index: usize,
+    text: String,
+    logprobs: Option<Value>,
     finish_reason: Option<&'static str>,
 }
 
-impl<'a> Choice<'a> {
-    fn new(text: &'a str, finish_reason: Option<&'static str>) -> Self {
-        Self { index: 0, text, logprobs: None, finish_reason }
+struct TextWriter {
+    head: Head,
+    backend: Backend,
+    include_usage: bool,
+    has_logprobs: bool,
+    n: usize,
+    echoes: Vec<String>,
+    ended: Vec<Option<Report>>,
+    /// Characters sent of each answer.
+    offsets: Vec<usize>,
+}
+
+impl TextWriter {
+    fn chunk(&self, index: usize, text: String, logprobs: Option<Value>) -> Frame {
+        Frame::data(sse::json(&Body::chunk(&self.head, Choice { index, text, logprobs, finish_reason: None })))
+    }
+
+    fn totals(&self) -> Totals {
+        let reports: Vec<Report> = self.ended.iter().flatten().cloned().collect();
+        totals(&reports, self.n)
     }
 }
 
-impl Reply for TextReply {
-    fn opening(&mut self) -> Vec<String> {
-        Vec::new()
+impl Writer<Step> for TextWriter {
+    fn opening(&mut self) -> Vec<Frame> {
+        let echo = |index: usize| &self.echoes[index / self.n.max(1)];
+        self.offsets = (0..self.ended.len()).map(|index| echo(index).chars().count()).collect();
+        let echoed = (0..self.ended.len()).filter(|&index| !echo(index).is_empty());
+        echoed.map(|index| self.chunk(index, echo(index).clone(), None)).collect()
     }
 
-    fn piece(&mut self, piece: &Piece) -> Vec<String> {
-        if piece.text.is_empty() {
-            return Vec::new();
-        }
-        vec![sse::json(&Body::chunk(&self.head, Choice::new(&piece.text, None)))]
-    }
-
-    /// The finish chunk carries the usage even when not asked (llama-server's clients read it there); when asked, it
+    /// The last finish chunk carries the usage even when not asked (llama-server's clients read it there); when asked, it
     /// moves to a chunk without choices, so that it is never counted twice.
-    fn closing(&mut self, report: &Report) -> Vec<String> {
-        let end = Choice::new("", Some(finish_reason(&report.finish)));
-        let totals = Totals::new(report);
-        if !self.include_usage {
-            return vec![sse::json(&Body::last(&self.head, vec![end], totals))];
+    fn step(&mut self, index: usize, step: Step) -> Vec<Frame> {
+        match step {
+            Step::Piece(piece) if piece.text.is_empty() && piece.logprobs.is_empty() => Vec::new(),
+            Step::Piece(piece) => {
+                let offset = self.offsets[index];
+                self.offsets[index] += piece.text.chars().count();
+                let logprobs = self.has_logprobs.then(|| text_logprobs(&self.backend, &piece.logprobs, offset));
+                vec![self.chunk(index, piece.text, logprobs)]
+            }
+            Step::Done(report) => {
+                let finish_reason = Some(finish_reason(&report.finish));
+                self.ended[index] = Some(report);
+                let choice = Choice { index, text: String::new(), logprobs: None, finish_reason };
+                let is_last = self.ended.iter().all(Option::is_some);
+                let body = match is_last && !self.include_usage {
+                    true => Body::last(&self.head, vec![choice], self.totals()),
+                    false => Body::chunk(&self.head, choice),
+                };
+                vec![Frame::data(sse::json(&body))]
+            }
         }
-        let usage = Body::<Choice>::last(&self.head, Vec::new(), totals);
-        vec![sse::json(&Body::chunk(&self.head, end)), sse::json(&usage)]
     }
 
-    fn whole(self, text: String, report: &Report) -> Response {
-        let choice = Choice::new(&text, Some(finish_reason(&report.finish)));
-        ApiJson(Body::last(&self.head, vec![choice], Totals::new(report))).into_response()
+    fn closing(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if self.include_usage {
+            let usage = Body::<Choice>::last(&self.head, Vec::new(), self.totals());
+            frames.push(Frame::data(sse::json(&usage)));
+        }
+        frames.push(reply::done());
+        frames
     }
 }

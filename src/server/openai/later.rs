@@ -9,10 +9,6 @@ use crate::server::{error::ApiError, fields::Fields};
 type Field = (&'static str, &'static str, fn(&Value) -> bool);
 
 const COMMON: &[Field] = &[
-    ("n", "1", is_one),
-    ("n_cmpl", "1", is_one),
-    ("n_probs", "0", is_zero),
-    ("json_schema", "null", never),
     ("samplers", "null", never),
     ("top_n_sigma", "0 or less", is_off),
     ("xtc_probability", "0", is_off),
@@ -24,32 +20,16 @@ const COMMON: &[Field] = &[
     ("n_indent", "0", is_off),
     ("t_max_predict_ms", "0", is_off),
     ("lora", "[]", is_empty),
+    ("post_sampling_probs", "false", is_false),
+    ("speculative.n_max", "0", is_off),
 ];
 
 const CHAT: &[Field] = &[
-    ("tools", "[]", is_empty),
-    ("tool_choice", "\"auto\" and \"none\"", |value| matches!(value.as_str(), Some("auto" | "none"))),
     ("functions", "[]", is_empty),
     ("function_call", "\"auto\" and \"none\"", |value| matches!(value.as_str(), Some("auto" | "none"))),
-    ("response_format", "{\"type\": \"text\"}", |value| value["type"] == "text"),
-    ("logprobs", "false", is_false),
-    ("top_logprobs", "0", is_zero),
     ("modalities", "[\"text\"]", |value| value.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind == "text"))),
-    ("reasoning_effort", "null", never),
-    ("reasoning_format", "\"none\" and \"auto\"", |value| matches!(value.as_str(), Some("none" | "auto"))),
     ("reasoning_budget_tokens", "-1", |value| value.as_i64() == Some(-1)),
     ("thinking_budget_tokens", "-1", |value| value.as_i64() == Some(-1)),
-    ("chat_template_kwargs", "{}", is_empty),
-    ("add_generation_prompt", "true", |value| value == true),
-    ("continue_final_message", "false", is_false),
-];
-
-const TEXT: &[Field] = &[
-    // 0 asks for the chosen tokens' own probabilities.
-    ("logprobs", "null and false", is_false),
-    ("echo", "false", is_false),
-    ("suffix", "\"\"", |value| value == ""),
-    ("best_of", "1", is_one),
 ];
 
 /// Refuses what chat completions do not do yet.
@@ -60,8 +40,7 @@ pub fn refuse_in_chat(fields: &Fields) -> Result<(), ApiError> {
 
 /// Refuses what text completions do not do yet.
 pub fn refuse_in_text(fields: &Fields) -> Result<(), ApiError> {
-    refuse(fields, COMMON)?;
-    refuse(fields, TEXT)
+    refuse(fields, COMMON)
 }
 
 fn refuse(fields: &Fields, table: &[Field]) -> Result<(), ApiError> {
@@ -77,10 +56,6 @@ fn refuse(fields: &Fields, table: &[Field]) -> Result<(), ApiError> {
 
 fn never(_: &Value) -> bool {
     false
-}
-
-fn is_one(value: &Value) -> bool {
-    value.as_f64() == Some(1.0)
 }
 
 fn is_zero(value: &Value) -> bool {
@@ -117,33 +92,24 @@ mod tests {
 
     #[test]
     fn what_asks_for_nothing_passes() {
-        let chat = json!({"n": 1, "logprobs": false, "top_logprobs": 0, "tools": [], "tool_choice": "auto",
-            "response_format": {"type": "text"}, "modalities": ["text"], "mirostat": 0, "top_n_sigma": -1.0,
-            "lora": [], "chat_template_kwargs": {}, "json_schema": null, "user": "me", "unheard_of": 1});
+        let chat = json!({"functions": [], "function_call": "auto", "modalities": ["text"], "mirostat": 0,
+            "top_n_sigma": -1.0, "lora": [], "samplers": null, "user": "me", "unheard_of": 1});
         assert_eq!(refused(refuse_in_chat, chat), None);
-        let text = json!({"n": 1.0, "logprobs": null, "echo": false, "suffix": "", "best_of": 1});
-        assert_eq!(refused(refuse_in_text, text), None);
+        assert_eq!(refused(refuse_in_text, json!({"mirostat": 0.0})), None);
     }
 
     #[test]
     fn what_would_change_the_answer_is_named() {
         for (name, value) in [
-            ("n", json!(2)),
-            ("n", json!("1")),
-            ("tools", json!([{"type": "function"}])),
-            ("tool_choice", json!("required")),
-            ("response_format", json!({"type": "json_object"})),
-            ("response_format", json!("text")),
-            ("json_schema", json!({})),
-            ("logprobs", json!(true)),
+            ("functions", json!([{"name": "f"}])),
+            ("function_call", json!({"name": "f"})),
             ("xtc_probability", json!(0.5)),
-            ("chat_template_kwargs", json!({"enable_thinking": false})),
+            ("samplers", json!(["top_k"])),
+            ("modalities", json!(["audio"])),
         ] {
             let body = json!({name: value});
             assert_eq!(refused(refuse_in_chat, body.clone()).as_deref(), Some(name), "{body}");
         }
-        for (name, value) in [("logprobs", json!(0)), ("echo", json!(true)), ("suffix", json!("x"))] {
-            assert_eq!(refused(refuse_in_text, json!({name: value})).as_deref(), Some(name));
-        }
+        assert_eq!(refused(refuse_in_text, json!({"mirostat": 2})).as_deref(), Some("mirostat"));
     }
 }

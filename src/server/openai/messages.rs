@@ -21,10 +21,10 @@ pub fn read(request: &Fields) -> Result<Value, ApiError> {
         content(&fields)?;
         tool_calls(&fields)?;
     }
-    match messages.last() {
-        Some(last) if last["role"] == "assistant" => Err(ApiError::field(
+    match messages {
+        [.., before, last] if before["role"] == "assistant" && last["role"] == "assistant" => Err(ApiError::field(
             format!("messages[{}]", messages.len() - 1),
-            "the last message is the assistant's; continuing it is not supported yet",
+            "the last two messages are the assistant's; only one can be continued",
         )),
         _ => Ok(Value::Array(checked)),
     }
@@ -151,8 +151,8 @@ mod tests {
                 "`messages[0].tool_calls[0].function.arguments`: expected a string, got an object",
             ),
             (
-                json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]),
-                "`messages[1]`: the last message is the assistant's; continuing it is not supported yet",
+                json!([{"role": "assistant", "content": "x"}, {"role": "assistant", "content": "y"}]),
+                "`messages[1]`: the last two messages are the assistant's; only one can be continued",
             ),
         ] {
             assert_eq!(check(messages), Err(expected.to_owned()));

@@ -3,9 +3,11 @@
 mod chat;
 mod completions;
 mod later;
+mod logprobs;
 mod messages;
 mod models;
 mod params;
+mod prompt;
 mod wire;
 
 use axum::{
@@ -14,6 +16,11 @@ use axum::{
 };
 
 use super::state::AppState;
+
+pub use chat::{read as read_chat, usage};
+pub use messages::read as read_messages;
+pub use params::Params;
+pub use wire::{Timings, Usage, random_id};
 
 pub fn routes() -> Router<AppState> {
     Router::new()

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    engine::{EngineError, GenerateOptions, Grammar, Sampling},
+    engine::{GenerateOptions, Grammar, Sampling},
     llama::Token,
     server::{
         error::ApiError,
@@ -19,6 +19,10 @@ pub struct Params {
     pub stream: bool,
     /// One more chunk, with the usage.
     pub include_usage: bool,
+    /// Answers to the one prompt.
+    pub n: usize,
+    /// Timings in every chunk.
+    pub timings_per_token: bool,
     /// Everything for the engine but the biases of `bias`.
     options: GenerateOptions,
     /// Biases in the order of the request.
@@ -48,23 +52,69 @@ impl Params {
             sampling: sampling(fields, &defaults.sampling)?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(defaults.ignore_eos),
             preserved_tokens: defaults.preserved_tokens.clone(),
-            top_logprobs: None,
-            two_pieces: !fields.bool("stream")?.unwrap_or(false),
+            top_logprobs: top_logprobs(fields)?,
+            slot: match fields.integer("id_slot")? {
+                None | Some(-1) => None,
+                Some(slot) => Some(u32::try_from(slot).map_err(|_| ApiError::field("id_slot", "must be at least -1"))?),
+            },
+            two_pieces: false,
             reuse_prefix: fields.bool("cache_prompt")?.unwrap_or(defaults.reuse_prefix),
         };
+        let n = count(fields, "n")?.or(count(fields, "n_cmpl")?).unwrap_or(1);
         // Read for its type only: one model is served, and replies carry that one's id.
         fields.string("model")?;
         Ok(Self {
             stream: fields.bool("stream")?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
+            n,
+            timings_per_token: fields.bool("timings_per_token")?.unwrap_or(false),
             options,
             bias: logit_bias(fields)?,
         })
     }
 
+    /// Whether the request brings a grammar.
+    pub fn has_grammar(&self) -> bool {
+        self.options.sampling.grammar.is_some()
+    }
+
+    /// How many alternatives come with each token's log-probability; `None` when neither was asked for.
+    pub fn top_logprobs(&self) -> Option<usize> {
+        self.options.top_logprobs
+    }
+
+    /// Asks for log-probabilities where an endpoint has its own field for them.
+    pub fn set_top_logprobs(&mut self, n: usize) {
+        self.options.top_logprobs = Some(n);
+    }
+
+    /// Lets the text follow a schema that [`check_schema`](crate::server::chat::check_schema) has passed.
+    pub fn set_schema(&mut self, schema: &Value) -> Result<(), ApiError> {
+        let gbnf = crate::llama::schema_to_grammar(&schema.to_string())
+            .map_err(|error| ApiError::field("json_schema", error.to_string().replace('\n', " ")))?;
+        self.options.sampling.grammar = Some(Grammar { gbnf, ..Grammar::default() });
+        Ok(())
+    }
+
+    /// Most tokens to generate; `None` without a limit.
+    pub fn max_tokens(&self) -> Option<u32> {
+        self.options.max_tokens
+    }
+
+    /// How tokens are chosen.
+    pub fn sampling(&self) -> &Sampling {
+        &self.options.sampling
+    }
+
     /// The options for the engine. Tokenizes, so not for an async thread.
-    pub fn into_options(self, backend: &Backend) -> Result<GenerateOptions, EngineError> {
+    pub fn into_options(self, backend: &Backend) -> Result<GenerateOptions, ApiError> {
+        let n_slots = backend.info().n_slots;
+        if let Some(slot) = self.options.slot.filter(|slot| *slot >= n_slots) {
+            return Err(ApiError::field("id_slot", format_args!("there is no slot {slot}; there are {n_slots}")));
+        }
         let mut options = self.options;
+        // Nobody looks at a whole reply before its end.
+        options.two_pieces = !self.stream;
         let bias = &mut options.sampling.logit_bias;
         for (key, value) in self.bias {
             match key {
@@ -96,6 +146,26 @@ fn max_tokens(fields: &Fields, default: Option<u32>) -> Result<Option<u32>, ApiE
         };
     }
     Ok(strongest.unwrap_or(default))
+}
+
+/// Most answers to one prompt, as with OpenAI.
+const MAX_N: i64 = 128;
+
+fn count(fields: &Fields, name: &str) -> Result<Option<usize>, ApiError> {
+    match fields.integer(name)? {
+        None => Ok(None),
+        Some(n) if (1..=MAX_N).contains(&n) => Ok(usize::try_from(n).ok()),
+        Some(_) => Err(ApiError::field(fields.path(name), format_args!("must be from 1 to {MAX_N}"))),
+    }
+}
+
+/// llama-server's `n_probs`: 0 asks for nothing.
+fn top_logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    match fields.integer("n_probs")? {
+        None | Some(0) => Ok(None),
+        Some(n) if n < 0 => Err(ApiError::field(fields.path("n_probs"), "must not be negative")),
+        Some(n) => Ok(usize::try_from(n).ok()),
+    }
 }
 
 fn stop(fields: &Fields) -> Result<Option<Vec<String>>, ApiError> {

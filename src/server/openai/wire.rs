@@ -64,9 +64,22 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Both, usage and timings.
-    pub fn new(report: &Report) -> Self {
-        Self { usage: Some(Usage::new(report)), timings: Timings::new(report) }
+    /// Both, usage and timings, of all answers to a request.
+    pub fn of(reports: &[&Report], n_reasoning: usize) -> Self {
+        let timings = reports.first().map_or_else(Timings::default, |report| Timings::new(report));
+        Self { usage: Some(Usage::of(reports, n_reasoning)), timings }
+    }
+
+    /// Of the answers to each of several prompts.
+    pub fn of_prompts(prompts: &[Vec<&Report>]) -> Self {
+        let first = |count: fn(&Report) -> usize| {
+            prompts.iter().filter_map(|answers| answers.first()).map(|report| count(report)).sum()
+        };
+        let n_generated = prompts.iter().flatten().map(|report| report.n_generated).sum();
+        let usage =
+            Usage::new(first(|report| report.prompt.n_prompt), first(|report| report.prompt.n_cached), n_generated, 0);
+        let timings = prompts.iter().flatten().next().map_or_else(Timings::default, |report| Timings::new(report));
+        Self { usage: Some(usage), timings }
     }
 
     /// Timings only: OpenAI's chat streams have no usage unless asked.
@@ -82,6 +95,7 @@ pub struct Usage {
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptTokensDetails,
+    completion_tokens_details: CompletionTokensDetails,
 }
 
 #[derive(Serialize)]
@@ -89,19 +103,34 @@ struct PromptTokensDetails {
     cached_tokens: usize,
 }
 
+#[derive(Serialize)]
+struct CompletionTokensDetails {
+    reasoning_tokens: usize,
+}
+
 impl Usage {
-    fn new(report: &Report) -> Self {
+    /// Of several answers to one prompt, whose tokens count once; of `n_reasoning` tokens in thoughts.
+    pub fn of(reports: &[&Report], n_reasoning: usize) -> Self {
+        let first = reports.first();
+        let n_prompt = first.map_or(0, |report| report.prompt.n_prompt);
+        let n_cached = first.map_or(0, |report| report.prompt.n_cached);
+        Self::new(n_prompt, n_cached, reports.iter().map(|report| report.n_generated).sum(), n_reasoning)
+    }
+
+    /// From the counts.
+    pub fn new(n_prompt: usize, n_cached: usize, n_generated: usize, n_reasoning: usize) -> Self {
         Self {
-            prompt_tokens: report.prompt.n_prompt,
-            completion_tokens: report.n_generated,
-            total_tokens: report.prompt.n_prompt + report.n_generated,
-            prompt_tokens_details: PromptTokensDetails { cached_tokens: report.prompt.n_cached },
+            prompt_tokens: n_prompt,
+            completion_tokens: n_generated,
+            total_tokens: n_prompt + n_generated,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: n_cached },
+            completion_tokens_details: CompletionTokensDetails { reasoning_tokens: n_reasoning },
         }
     }
 }
 
 /// llama-server's timings; every number is finite. `prefill_ms` and `restore_ms` are those of a handoff.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Timings {
     cache_n: usize,
     prompt_n: usize,
@@ -119,7 +148,8 @@ pub struct Timings {
 }
 
 impl Timings {
-    fn new(report: &Report) -> Self {
+    /// Of one answer.
+    pub fn new(report: &Report) -> Self {
         let prompt_n = report.prompt.n_prompt.saturating_sub(report.prompt.n_cached);
         let prompt_ms = milliseconds(report.prompt.evaluate);
         let predicted_ms = milliseconds(report.generate);
@@ -159,7 +189,7 @@ fn ratio(numerator: f64, denominator: f64) -> f64 {
 }
 
 /// 32 letters and digits.
-fn random_id() -> String {
+pub fn random_id() -> String {
     const LETTERS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).expect("the operating system has random numbers");

@@ -9,7 +9,7 @@ fn options(body: Value) -> GenerateOptions {
 }
 
 fn changed(change: impl FnOnce(&mut GenerateOptions)) -> GenerateOptions {
-    let mut options = GenerateOptions::default();
+    let mut options = GenerateOptions { two_pieces: true, ..GenerateOptions::default() };
     change(&mut options);
     options
 }
@@ -27,7 +27,7 @@ fn nothing_and_null_and_unknown_fields_mean_the_defaults() {
         json!({"unheard_of": 1, "user": "me", "metadata": {"a": 1}}),
         json!({"model": "any", "grammar": "", "stop": [], "logit_bias": {}}),
     ] {
-        assert_eq!(options(body.clone()), GenerateOptions::default(), "{body}");
+        assert_eq!(options(body.clone()), changed(|_| ()), "{body}");
     }
 }
 
@@ -46,6 +46,9 @@ fn good_values() {
         (json!({"stop": "a"}), changed(|o| o.stop = vec!["a".into()])),
         (json!({"stop": ["", "a", "b"]}), changed(|o| o.stop = vec!["a".into(), "b".into()])),
         (json!({"stop": ""}), changed(|_| ())),
+        (json!({"stream": true}), changed(|o| o.two_pieces = false)),
+        (json!({"n_probs": 3}), changed(|o| o.top_logprobs = Some(3))),
+        (json!({"cache_prompt": true}), changed(|o| o.reuse_prefix = true)),
         (json!({"ignore_eos": true}), changed(|o| o.ignore_eos = true)),
         (json!({"temperature": 0}), sampled(|s| s.temperature = 0.0)),
         (json!({"temperature": -1}), sampled(|s| s.temperature = 0.0)),
@@ -113,6 +116,9 @@ fn bad_values_are_named_by_path() {
         (json!({"stop": 1}), "stop", "expected a string or an array of strings, got an integer"),
         (json!({"stop": ["a", null]}), "stop[1]", "expected a string, got null"),
         (json!({"grammar": {}}), "grammar", "expected a string, got an object"),
+        (json!({"n": 0}), "n", "must be from 1 to 128"),
+        (json!({"n": "2"}), "n", "expected an integer, got a string"),
+        (json!({"n_probs": -1}), "n_probs", "must not be negative"),
         (json!({"ignore_eos": 1}), "ignore_eos", "expected a boolean, got an integer"),
         (json!({"logit_bias": 1}), "logit_bias", "expected an object or an array of pairs, got an integer"),
         (json!({"logit_bias": {"5": true}}), "logit_bias.5", "expected a number or false, got a boolean"),

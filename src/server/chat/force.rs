@@ -1,0 +1,107 @@
+//! An answer that has to be a tool call, by construction.
+//!
+//! The grammar that llama.cpp makes for a required call lets free text come first, in which a small model may go on for
+//! ever. The one it makes for a call that the model may begin by itself starts at the call's first marker. So that one is
+//! put in force from the first token on. A template that knows no tools gets them described in the system message, and the
+//! answer has to be JSON.
+
+use serde_json::{Value, json};
+
+use super::{
+    ChatCall, Prepared, Tool, ToolChoice,
+    parse::ParserSpec,
+    prepare::{assemble, common_parser, request, schema_grammar},
+};
+use crate::{
+    engine::{ChatPrompt, Grammar},
+    server::{error::ApiError, state::Backend},
+};
+
+pub(super) fn prepare(backend: &Backend, mut call: ChatCall) -> Result<Prepared, ApiError> {
+    if call.schema.is_some() {
+        return Err(ApiError::field("response_format", "cannot be kept when a tool call is required"));
+    }
+    if call.params.has_grammar() {
+        return Err(ApiError::field("grammar", "cannot be kept when a tool call is required"));
+    }
+    if let ToolChoice::Named(name) = &call.tool_choice {
+        call.tools.retain(|tool| tool.name == *name);
+    }
+    // Thoughts are free text, too.
+    call.enable_thinking = Some(false);
+    // Small models repeat themselves where they may.
+    call.parallel_tool_calls.get_or_insert(false);
+    let mut chat = backend.apply_template(&request(backend, &call))?;
+    match chat.grammar.take() {
+        Some(grammar) if grammar.triggers.is_some() => native(backend, call, chat, grammar),
+        _ => generic(backend, call),
+    }
+}
+
+/// The model's own format.
+fn native(backend: &Backend, call: ChatCall, mut chat: ChatPrompt, grammar: Grammar) -> Result<Prepared, ApiError> {
+    let suffix = end_of_thoughts(&chat);
+    chat.prompt.push_str(&suffix);
+    let parser = common_parser(&call, &chat, &suffix);
+    let mut prepared = assemble(backend, call, chat, parser)?;
+    prepared.options.sampling.grammar = Some(Grammar { gbnf: grammar.gbnf, ..Grammar::default() });
+    Ok(prepared)
+}
+
+/// What closes the thoughts of a template that opens them in any case.
+fn end_of_thoughts(chat: &ChatPrompt) -> String {
+    let start = chat.parser_params["thinking_start_tag"].as_str().unwrap_or_default();
+    let end = chat.parser_params["thinking_end_tags"][0].as_str().unwrap_or_default();
+    let is_open = !start.is_empty() && !end.is_empty() && chat.prompt.trim_end().ends_with(start);
+    if is_open { format!("\n{end}\n\n") } else { String::new() }
+}
+
+/// For templates without tools.
+fn generic(backend: &Backend, mut call: ChatCall) -> Result<Prepared, ApiError> {
+    let allow_several = call.parallel_tool_calls == Some(true);
+    let schema = calls_schema(&call.tools, allow_several);
+    let grammar = schema_grammar(&schema).map_err(|error| error.at("tools"))?;
+    call.messages = described(&call.messages, &call.tools, allow_several);
+    call.tools.clear();
+    call.tool_choice = ToolChoice::None;
+    let chat = backend.apply_template(&request(backend, &call))?;
+    let mut prepared = assemble(backend, call, chat, ParserSpec::ForcedCalls)?;
+    prepared.options.sampling.grammar = Some(grammar);
+    Ok(prepared)
+}
+
+fn calls_schema(tools: &[Tool], allow_several: bool) -> Value {
+    let one = |tool: &Tool| {
+        json!({
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters},
+            "required": ["name", "arguments"],
+            "additionalProperties": false,
+        })
+    };
+    let call = match tools {
+        [tool] => one(tool),
+        tools => json!({"anyOf": tools.iter().map(one).collect::<Vec<_>>()}),
+    };
+    if allow_several { json!({"type": "array", "items": call, "minItems": 1}) } else { call }
+}
+
+/// The messages with a system message that describes the tools.
+fn described(messages: &Value, tools: &[Tool], allow_several: bool) -> Value {
+    let list: Vec<String> = tools.iter().map(|tool| tool.to_json().to_string()).collect();
+    let form = if allow_several { "a JSON array of objects" } else { "one JSON object" };
+    let text = format!(
+        "You can call these functions:\n{}\nAnswer with {form} of the form \
+         {{\"name\": <function name>, \"arguments\": <object>}} and nothing else.",
+        list.join("\n")
+    );
+    let mut messages = messages.as_array().cloned().unwrap_or_default();
+    match messages.first_mut() {
+        Some(first) if first["role"] == "system" && first["content"].is_string() => {
+            let own = first["content"].as_str().unwrap_or_default().to_owned();
+            first["content"] = json!(format!("{own}\n\n{text}"));
+        }
+        _ => messages.insert(0, json!({"role": "system", "content": text})),
+    }
+    Value::Array(messages)
+}

@@ -1,0 +1,168 @@
+//! Chat, whatever API it comes in by: a request in OpenAI's terms in, deltas of a message out.
+//!
+//! The endpoints read their own wire format into a [`ChatCall`] and write [`ChatStep`]s in their own wire format; what is
+//! between is here. `call` is what goes in, `prepare` renders it and settles how the answer is constrained, `parse` turns
+//! text into content, reasoning and tool calls, `schema` says which JSON schemas can be enforced, `force` makes an answer
+//! a tool call.
+
+mod call;
+mod force;
+mod parse;
+mod prepare;
+mod schema;
+
+use std::pin::Pin;
+
+use futures_core::Stream;
+use futures_util::StreamExt;
+
+use super::{error::ApiError, generation, state::AppState};
+use crate::engine::{FinishReason, Report, TokenLogprob};
+
+pub use call::{ChatCall, Tool, ToolChoice, read_format, read_tool_choice, read_tools};
+pub use prepare::{Prepared, prepare, render};
+pub use schema::check_schema;
+
+/// The steps of one answer, `Done` or an error last; dropping it ends the generation.
+pub type ChatSteps = Pin<Box<dyn Stream<Item = Result<ChatStep, ApiError>> + Send>>;
+
+/// One step of an answer.
+#[derive(Debug)]
+pub enum ChatStep {
+    /// More of the message.
+    Delta(Delta),
+    /// The end.
+    Done(End),
+}
+
+/// More of a message. Any part may be empty, but not all at once.
+#[derive(Debug, Default)]
+pub struct Delta {
+    /// Of the thoughts, which come before the content.
+    pub reasoning: String,
+    /// Of the text.
+    pub content: String,
+    /// Of tool calls.
+    pub calls: Vec<CallDelta>,
+    /// Of the tokens behind this delta, when asked for.
+    pub logprobs: Vec<TokenLogprob>,
+    /// The tokens behind this delta.
+    pub tokens: Vec<crate::llama::Token>,
+}
+
+/// More of a tool call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallDelta {
+    /// Which call of the message.
+    pub index: usize,
+    /// Id and name, with the first piece of a call only.
+    pub head: Option<CallHead>,
+    /// Of the arguments, a JSON text; may be empty.
+    pub arguments: String,
+}
+
+/// What a tool call begins with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallHead {
+    /// Unique, `call_...`.
+    pub id: String,
+    /// One of the request's tools.
+    pub name: String,
+}
+
+/// How an answer ended.
+#[derive(Debug)]
+pub struct End {
+    /// Why.
+    pub finish: Finish,
+    /// Counts and times.
+    pub report: Report,
+    /// Tokens that went into thoughts.
+    pub n_reasoning: usize,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finish {
+    /// The model ended its turn.
+    Stop,
+    /// This stop string appeared.
+    StopString(String),
+    /// Out of tokens or context.
+    Length,
+    /// The model ended its turn with tool calls.
+    ToolCalls,
+}
+
+impl Finish {
+    fn new(reason: &FinishReason, has_calls: bool) -> Self {
+        match reason {
+            FinishReason::MaxTokens | FinishReason::ContextFull => Self::Length,
+            _ if has_calls => Self::ToolCalls,
+            FinishReason::StopString(stop) => Self::StopString(stop.clone()),
+            FinishReason::EndOfText => Self::Stop,
+        }
+    }
+}
+
+/// A whole message.
+#[derive(Debug, Default)]
+pub struct Message {
+    pub reasoning: String,
+    pub content: String,
+    pub calls: Vec<Call>,
+    pub logprobs: Vec<TokenLogprob>,
+    pub tokens: Vec<crate::llama::Token>,
+}
+
+/// A whole tool call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub id: String,
+    pub name: String,
+    /// A JSON text.
+    pub arguments: String,
+}
+
+impl Message {
+    /// Adds a delta; a message is the sum of its deltas.
+    pub fn add(&mut self, delta: Delta) {
+        self.reasoning.push_str(&delta.reasoning);
+        self.content.push_str(&delta.content);
+        self.logprobs.extend(delta.logprobs);
+        self.tokens.extend(delta.tokens);
+        for call in delta.calls {
+            if let Some(CallHead { id, name }) = call.head {
+                self.calls.push(Call { id, name, arguments: String::new() });
+            }
+            if let Some(last) = self.calls.get_mut(call.index) {
+                last.arguments.push_str(&call.arguments);
+            }
+        }
+    }
+}
+
+/// Renders the prompt and starts `call.params.n` answers to it; waits until the prompt is evaluated.
+///
+/// # Errors
+/// Whatever goes wrong up to then, so that it can still become the status of the reply.
+pub async fn start(state: &AppState, call: ChatCall) -> Result<Vec<ChatSteps>, ApiError> {
+    let n = call.params.n;
+    let backend = state.backend()?.clone();
+    let prepared = super::state::blocking(move || prepare(&backend, call)).await?;
+    let Prepared { prompt, options, parser } = prepared;
+    let answers = generation::start(state, prompt, options, n).await?;
+    answers.into_iter().map(|steps| parser.attach(steps)).collect()
+}
+
+/// Reads an answer to its end.
+pub async fn collect(mut steps: ChatSteps) -> Result<(Message, End), ApiError> {
+    let mut message = Message::default();
+    while let Some(step) = steps.next().await {
+        match step? {
+            ChatStep::Delta(delta) => message.add(delta),
+            ChatStep::Done(end) => return Ok((message, end)),
+        }
+    }
+    Err(ApiError::internal("internal error: the answer has no end"))
+}

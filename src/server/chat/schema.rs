@@ -1,0 +1,294 @@
+//! Which JSON schemas can be enforced. The converter to a grammar is llama.cpp's, and it passes over what it does not know;
+//! a client that asked for a constraint must get it, or a 400 that names the keyword.
+
+use serde_json::{Map, Value, json};
+
+use crate::{llama, server::error::ApiError};
+
+/// Keywords that say nothing about a value, or that the converter enforces.
+const KNOWN: &[&str] = &[
+    "$comment",
+    "$defs",
+    "$id",
+    "$ref",
+    "$schema",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "discriminator",
+    "enum",
+    "example",
+    "examples",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minimum",
+    "name",
+    "nullable",
+    "oneOf",
+    "pattern",
+    "prefixItems",
+    "properties",
+    "propertyOrdering",
+    "readOnly",
+    "required",
+    "strict",
+    "title",
+    "type",
+    "writeOnly",
+];
+
+/// Keywords that constrain a value and that no grammar here can express.
+const UNENFORCEABLE: &[&str] = &[
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "else",
+    "if",
+    "maxContains",
+    "maxProperties",
+    "minContains",
+    "minProperties",
+    "multipleOf",
+    "not",
+    "patternProperties",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
+];
+
+/// Of several of these in one schema the converter reads the first and passes over the rest.
+const EXCLUSIVE: &[&str] = &["$ref", "oneOf", "anyOf", "allOf", "const", "enum", "properties"];
+
+/// Repetitions in a grammar end here (llama.cpp's limit). A longer maximum is as good as none for text that has to fit a
+/// context; a longer minimum cannot be kept.
+const MAX_REPETITION: u64 = 2000;
+
+/// How deep schemas may nest.
+const MAX_DEPTH: usize = 64;
+
+/// The schema as the converter is to get it: `{}` asks for an object, patterns are anchored.
+///
+/// # Errors
+/// The keyword that cannot be enforced, by its path.
+pub fn check_schema(path: &str, mut schema: Value) -> Result<Value, ApiError> {
+    match &mut schema {
+        Value::Object(object) if object.is_empty() => schema = json!({"type": "object"}),
+        Value::Object(_) => walk(path, &mut schema, 0)?,
+        other => {
+            let kind = crate::server::fields::kind_of(other);
+            return Err(ApiError::field(path, format_args!("expected a JSON schema (an object), got {kind}")));
+        }
+    }
+    match llama::schema_to_grammar(&schema.to_string()) {
+        Ok(_) => Ok(schema),
+        Err(error) => Err(ApiError::field(path, error.to_string().replace('\n', " "))),
+    }
+}
+
+fn walk(path: &str, schema: &mut Value, depth: usize) -> Result<(), ApiError> {
+    if depth > MAX_DEPTH {
+        return Err(ApiError::field(path, "the schema is nested too deep"));
+    }
+    // `true` and `false` are schemas too.
+    let Value::Object(object) = schema else { return Ok(()) };
+    refuse_unenforceable(path, object)?;
+    repetitions(path, object)?;
+    if let Some(Value::String(pattern)) = object.get("pattern") {
+        let anchored = anchored(&format!("{path}.pattern"), pattern)?;
+        object.insert("pattern".into(), anchored.into());
+    }
+    for key in ["properties", "$defs", "definitions"] {
+        if let Some(Value::Object(schemas)) = object.get_mut(key) {
+            schemas
+                .iter_mut()
+                .try_for_each(|(name, schema)| walk(&format!("{path}.{key}.{name}"), schema, depth + 1))?;
+        }
+    }
+    for key in ["oneOf", "anyOf", "allOf", "prefixItems", "items", "additionalProperties"] {
+        match object.get_mut(key) {
+            Some(Value::Array(schemas)) => schemas
+                .iter_mut()
+                .enumerate()
+                .try_for_each(|(index, schema)| walk(&format!("{path}.{key}[{index}]"), schema, depth + 1))?,
+            Some(schema @ Value::Object(_)) => walk(&format!("{path}.{key}"), schema, depth + 1)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn refuse_unenforceable(path: &str, schema: &Map<String, Value>) -> Result<(), ApiError> {
+    let refuse = |key: &str, why: &str| Err(ApiError::field(format!("{path}.{key}"), why));
+    for (key, value) in schema {
+        let asks_nothing = matches!(value, Value::Bool(false)) && key == "uniqueItems"
+            || matches!(value, Value::Bool(true)) && key.starts_with("unevaluated");
+        if UNENFORCEABLE.contains(&key.as_str()) && !asks_nothing {
+            return refuse(key, "this keyword of JSON Schema cannot be enforced; leave it out");
+        }
+        // Anything else is an annotation: JSON Schema has validators ignore what they do not know.
+        debug_assert!(!(KNOWN.contains(&key.as_str()) && UNENFORCEABLE.contains(&key.as_str())));
+    }
+    let mut exclusive = EXCLUSIVE.iter().filter(|key| schema.contains_key(**key));
+    if let (Some(first), Some(second)) = (exclusive.next(), exclusive.next())
+        && !(*first == "const" && *second == "enum")
+    {
+        return refuse(second, &format!("cannot be enforced beside `{first}`; combine them in one"));
+    }
+    let is_number = schema
+        .get("type")
+        .is_some_and(|kind| kind == "number" || kind.as_array().is_some_and(|kinds| kinds.contains(&json!("number"))));
+    for key in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"] {
+        if is_number && schema.contains_key(key) {
+            return refuse(key, "a bound of a `number` cannot be enforced (that of an `integer` can); leave it out");
+        }
+    }
+    Ok(())
+}
+
+fn repetitions(path: &str, schema: &mut Map<String, Value>) -> Result<(), ApiError> {
+    for (min, max) in [("minLength", "maxLength"), ("minItems", "maxItems")] {
+        let beyond = |key: &str| schema.get(key).and_then(Value::as_u64).is_some_and(|n| n >= MAX_REPETITION);
+        if beyond(min) {
+            let problem = format_args!("cannot be enforced from {MAX_REPETITION} on");
+            return Err(ApiError::field(format!("{path}.{min}"), problem));
+        }
+        if beyond(max) {
+            schema.remove(max);
+        }
+    }
+    Ok(())
+}
+
+/// A pattern that says the same from the first character to the last, with the classes that the converter does not know
+/// spelt out. Refused when the converter would pass over it.
+fn anchored(path: &str, pattern: &str) -> Result<String, ApiError> {
+    let body = pattern.strip_prefix('^').unwrap_or(pattern);
+    let is_escaped = |text: &str| text.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1;
+    let (body, ends) = match body.strip_suffix('$') {
+        Some(inner) if !is_escaped(inner) => (inner, true),
+        _ => (body, false),
+    };
+    let before = if pattern.starts_with('^') { "" } else { ".*" };
+    let after = if ends { "" } else { ".*" };
+    let body = spell_out(body);
+    // Only a group holds alternatives together with what is put around them.
+    let grouped = if before.is_empty() && after.is_empty() { body } else { format!("({body})") };
+    let anchored = format!("^{before}{grouped}{after}$");
+    let schema = json!({"type": "string", "pattern": anchored});
+    match llama::schema_to_grammar(&schema.to_string()) {
+        // What the converter does when it passes over a pattern.
+        Ok(grammar) if grammar.lines().any(|line| line == "root ::= string") => {
+            Err(ApiError::field(path, format_args!("the pattern {pattern:?} cannot be enforced; use a simpler one")))
+        }
+        Ok(_) => Ok(anchored),
+        Err(error) => Err(ApiError::field(path, error.to_string().replace('\n', " "))),
+    }
+}
+
+/// `\d`, `\w` and `\s` as ranges.
+fn spell_out(pattern: &str) -> String {
+    let mut text = String::with_capacity(pattern.len());
+    let mut in_class = false;
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        let class = match c {
+            '\\' => match chars.next() {
+                Some('d') => "0-9",
+                Some('w') => "A-Za-z0-9_",
+                Some('s') => " \\t",
+                Some(other) => {
+                    text.extend(['\\', other]);
+                    continue;
+                }
+                None => {
+                    text.push('\\');
+                    continue;
+                }
+            },
+            _ => {
+                in_class = if in_class { c != ']' } else { c == '[' };
+                text.push(c);
+                continue;
+            }
+        };
+        text.push_str(&if in_class { class.to_owned() } else { format!("[{class}]") });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(schema: Value) -> Option<String> {
+        let error = check_schema("s", schema).err()?;
+        serde_json::to_value(error.body()).unwrap()["error"]["param"].as_str().map(str::to_owned)
+    }
+
+    #[test]
+    fn what_can_be_enforced_passes() {
+        for schema in [
+            json!({}),
+            json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}},
+                   "required": ["a"], "additionalProperties": false}),
+            json!({"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1, "uniqueItems": false,
+                   "$defs": {"x": {"enum": ["a", 1, null]}}}),
+            json!({"anyOf": [{"type": "string", "format": "email"}, {"type": "null"}], "title": "t", "x-mine": 1}),
+            json!({"type": "string", "pattern": "^\\d{3}-[\\w.]+$"}),
+            json!({"type": "string", "pattern": "ab|cd"}),
+            json!({"type": "string", "maxLength": 100_000}),
+        ] {
+            assert_eq!(refused(schema.clone()), None, "{schema}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_is_named() {
+        for (schema, path) in [
+            (json!([]), "s"),
+            (json!({"not": {}}), "s.not"),
+            (
+                json!({"type": "object", "properties": {"a": {"type": "number", "minimum": 0}}}),
+                "s.properties.a.minimum",
+            ),
+            (json!({"items": {"type": "integer", "multipleOf": 5}, "type": "array"}), "s.items.multipleOf"),
+            (json!({"anyOf": [{"type": "null"}, {"uniqueItems": true}]}), "s.anyOf[1].uniqueItems"),
+            (json!({"anyOf": [{}], "allOf": [{}]}), "s.allOf"),
+            (json!({"type": "string", "pattern": "^(?=a)b$"}), "s.pattern"),
+            (json!({"type": "string", "pattern": "^(a$"}), "s.pattern"),
+            (json!({"type": "string", "minLength": 5000}), "s.minLength"),
+            (json!({"$ref": "#/$defs/none"}), "s"),
+            (json!({"type": "strange"}), "s"),
+        ] {
+            assert_eq!(refused(schema.clone()).as_deref(), Some(path), "{schema}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_anchored_and_classes_spelt_out() {
+        for (pattern, expected) in [
+            ("^a$", "^a$"),
+            ("a", "^.*(a).*$"),
+            ("^a", "^(a).*$"),
+            ("a\\$", "^.*(a\\$).*$"),
+            ("^\\d[\\d\\w]$", "^[0-9][0-9A-Za-z0-9_]$"),
+        ] {
+            assert_eq!(anchored("p", pattern).unwrap(), expected);
+        }
+    }
+}
