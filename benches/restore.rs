@@ -60,6 +60,7 @@ fn plain_context(path: &Path, n_ctx: u32) -> Result<Context, onebit::llama::Erro
         flash_attention: None,
         type_k: KvType::F16,
         type_v: KvType::F16,
+        embeddings: None,
     };
     Context::new(model.into(), &params)
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::Pooling;
+
 /// Where the weights and the KV cache live and where the work is done.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Device {
@@ -115,6 +117,10 @@ pub struct EngineConfig {
     /// Compare the values of the first restored state file, and of every n-th after it, with what is computed here for the
     /// prompt's first tokens; `None` never does.
     pub state_probe: Option<u32>,
+    /// Compute embeddings too ([`Engine::embed`](super::Engine::embed)).
+    pub embeddings: bool,
+    /// How a text's vectors become one; `None` as the model says.
+    pub pooling: Option<Pooling>,
     /// Run one token through the model at load, so that the first request finds weights paged in.
     pub warmup: bool,
 }
@@ -147,6 +153,8 @@ impl EngineConfig {
             chat_template: None,
             state_scan: true,
             state_probe: Some(DEFAULT_STATE_PROBE),
+            embeddings: false,
+            pooling: None,
             warmup: true,
         }
     }

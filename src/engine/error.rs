@@ -54,6 +54,9 @@ pub enum EngineError {
     /// There is nothing to evaluate.
     #[error("the prompt is empty")]
     EmptyPrompt,
+    /// The model is an encoder.
+    #[error("this model is an encoder, which embeds text and generates none")]
+    NoDecoder,
     /// A token id outside the vocabulary.
     #[error("token id {token} is outside the vocabulary of {n_vocab} tokens")]
     InvalidToken {

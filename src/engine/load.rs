@@ -7,14 +7,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-use crate::llama::{self, Batch, ChatTemplates, Context, ContextParams, KvType, Model, ModelParams, SeqId, Token};
+use crate::llama::{
+    self, Batch, ChatTemplates, Context, ContextParams, KvType, Model, ModelParams, PoolingType, SeqId, Token,
+};
 use crate::state::{Layout, ModelFacts};
 
 use super::device::{self, Selection};
 use super::probe::Probe;
 use super::restore::RestoreRules;
 use super::thread::{Command, Counts, DecodeLoop, Limits};
-use super::{CacheType, DEFAULT_N_CTX, EngineConfig, FlashAttention, LoadError, ModelInfo, Shared};
+use super::{
+    CacheType, DEFAULT_N_CTX, EmbeddingKind, EngineConfig, FlashAttention, LoadError, ModelInfo, Pooling, Shared,
+};
 
 pub(super) fn load(config: &EngineConfig, mut progress: impl FnMut(f32) -> bool) -> Result<Shared, LoadError> {
     require_readable(&config.model)?;
@@ -36,8 +40,9 @@ pub(super) fn load(config: &EngineConfig, mut progress: impl FnMut(f32) -> bool)
         Err(_) if cancelled => return Err(LoadError::Cancelled),
         Err(err) => return Err(model_error(config, err.to_string())),
     };
-    if !model.has_decoder() {
-        return Err(model_error(config, "it is an encoder and cannot generate text".to_owned()));
+    if !model.has_decoder() && !config.embeddings {
+        let reason = "it is an encoder and cannot generate text; for embeddings give --embeddings".to_owned();
+        return Err(model_error(config, reason));
     }
     let templates = templates(&model, config)?;
     let context_params = context_params(config, &model, &selection);
@@ -114,6 +119,16 @@ fn context_params(config: &EngineConfig, model: &Model, selection: &Selection) -
         },
         type_k: kv_type(config.cache_type_k),
         type_v: kv_type(config.cache_type_v),
+        embeddings: config.embeddings.then_some(config.pooling.map(pooling_type)),
+    }
+}
+
+fn pooling_type(pooling: Pooling) -> PoolingType {
+    match pooling {
+        Pooling::None => PoolingType::None,
+        Pooling::Mean => PoolingType::Mean,
+        Pooling::Cls => PoolingType::Cls,
+        Pooling::Last => PoolingType::Last,
     }
 }
 
@@ -187,6 +202,8 @@ fn available_memory() -> Option<u64> {
 /// What the decode thread found out while it made the context.
 struct Ready {
     n_ctx: u32,
+    is_pooled: bool,
+    n_ubatch: u32,
     state_bytes_full: u64,
     layout: Result<Layout, String>,
     counts: Arc<Counts>,
@@ -249,11 +266,12 @@ fn prepare(
     let mut context = Context::new(model.clone(), params).map_err(fail)?;
     let n_ctx = context.n_ctx() / config.n_seq;
     let (layout, state_bytes_full) =
-        if config.warmup { learn(&mut context, n_ctx) } else { (Err(NOT_LEARNT.to_owned()), 0) };
+        if config.warmup && model.has_decoder() { learn(&mut context, n_ctx) } else { (Err(NOT_LEARNT.to_owned()), 0) };
     let limits = Limits {
         n_ctx: n_ctx as usize,
         n_seq: config.n_seq as usize,
         n_batch: context.n_batch() as usize,
+        is_pooled: context.is_pooled(),
         max_seq_per_batch,
         restore: RestoreRules {
             layout: layout.clone(),
@@ -264,8 +282,10 @@ fn prepare(
         },
     };
     let probe = Probe::new(model.clone(), params, config.state_probe);
+    let is_pooled = limits.is_pooled;
     let decode_loop = DecodeLoop::new(context, commands, limits, probe);
-    Ok((Ready { n_ctx, state_bytes_full, layout, counts: decode_loop.counts() }, decode_loop))
+    let counts = decode_loop.counts();
+    Ok((Ready { n_ctx, is_pooled, n_ubatch: params.n_ubatch, state_bytes_full, layout, counts }, decode_loop))
 }
 
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";
@@ -329,6 +349,13 @@ fn model_info(
         file_type: model.file_type(),
         n_ctx: ready.n_ctx,
         n_slots: config.n_seq,
+        generates: model.has_decoder(),
+        embeddings: config.embeddings.then_some(if ready.is_pooled {
+            EmbeddingKind::Pooled
+        } else {
+            EmbeddingKind::Tokens
+        }),
+        n_ubatch: ready.n_ubatch,
         n_ctx_train: model.n_ctx_train(),
         n_vocab: vocab.n_tokens(),
         vocab_type: vocab.kind(),

@@ -6,6 +6,7 @@
 
 mod config;
 mod device;
+mod embed;
 mod error;
 mod generation;
 mod load;
@@ -30,13 +31,14 @@ use crate::state::Layout;
 
 pub use config::{CacheType, DEFAULT_N_CTX, DEFAULT_STATE_PROBE, Device, EngineConfig, FlashAttention};
 pub use device::{DeviceSummary, list_devices, resolve_device};
+pub use embed::{Embedding, Pooling};
 pub use error::{EngineError, LoadError};
 pub use generation::Generation;
 pub use template::{ChatPrompt, ChatRequest};
 pub use types::*;
 
 use slot::{Job, Output};
-use thread::{Command, Counts};
+use thread::{Command, Counts, SlotAction, SlotReport, SlotWork};
 
 /// A handle on a loaded model. Clones share the model and its decode thread, which ends when the last handle and the last
 /// [`Generation`] are gone.
@@ -276,6 +278,59 @@ impl Engine {
         answer.recv().unwrap_or(Err(EngineError::Stopped))
     }
 
+    /// The embedding of a text, as the model's pooling makes it. The engine must have been loaded for it
+    /// ([`EngineConfig::embeddings`]), and the text has to fit one pass ([`ModelInfo::n_ubatch`] tokens). Blocks.
+    pub fn embed(&self, prompt: impl Into<Prompt>) -> Result<Embedding, EngineError> {
+        let tokens = self.prompt_tokens(prompt.into())?;
+        let info = &self.shared.info;
+        if info.embeddings.is_none() {
+            let reason = "are off: the engine was not loaded for them".to_owned();
+            return Err(EngineError::InvalidOption { option: "embeddings", reason });
+        }
+        let limit = info.n_ubatch.min(info.n_ctx) as usize;
+        if tokens.len() > limit {
+            let reason = format!("is too large: {} tokens, and one pass takes {limit} (--ubatch-size)", tokens.len());
+            return Err(EngineError::InvalidOption { option: "input", reason });
+        }
+        self.check_tokens(&tokens)?;
+        let options = GenerateOptions::greedy(0);
+        let sampler = self.sampler(&options, 0)?;
+        let (reply, answer) = std::sync::mpsc::channel();
+        let job = Job::new(tokens, None, options, sampler, 0, Output::Embedding(reply));
+        self.shared.send(Command::Job(Box::new(job)))?;
+        answer.recv().unwrap_or(Err(EngineError::Stopped))
+    }
+
+    /// Writes what a slot holds from its last job to a sequence-state file, by way of a temporary name beside it. Waits for the
+    /// slot; blocks. Returns tokens and bytes.
+    pub fn save_slot(&self, slot: u32, path: impl AsRef<Path>) -> Result<(usize, u64), EngineError> {
+        let path = path.as_ref();
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".part");
+        let temporary = std::path::PathBuf::from(temporary);
+        let report = self.on_slot(slot, SlotAction::Save(temporary.clone()))?;
+        std::fs::rename(&temporary, path)
+            .map_err(|err| EngineError::Save { path: path.display().to_string(), reason: err.to_string() })?;
+        Ok((report.n_tokens, report.n_bytes))
+    }
+
+    /// Loads a sequence-state file into a slot, whose next job may begin with the same tokens. The file is trusted as little as
+    /// a provider's. Waits for the slot; blocks. Returns the number of tokens.
+    pub fn restore_slot(&self, slot: u32, path: impl AsRef<Path>) -> Result<usize, EngineError> {
+        self.on_slot(slot, SlotAction::Restore(path.as_ref().to_owned())).map(|report| report.n_tokens)
+    }
+
+    /// Forgets what a slot holds. Waits for the slot; blocks. Returns the number of tokens.
+    pub fn erase_slot(&self, slot: u32) -> Result<usize, EngineError> {
+        self.on_slot(slot, SlotAction::Erase).map(|report| report.n_tokens)
+    }
+
+    fn on_slot(&self, slot: u32, action: SlotAction) -> Result<SlotReport, EngineError> {
+        let (reply, answer) = std::sync::mpsc::channel();
+        self.shared.send(Command::Slot(SlotWork { slot: slot as usize, action, reply }))?;
+        answer.recv().unwrap_or(Err(EngineError::Stopped))
+    }
+
     /// Tells what [`generate`](Self::generate) would refuse at once, without starting anything.
     pub fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError> {
         self.check_prompt(prompt)?;
@@ -340,12 +395,20 @@ impl Engine {
 
     fn check_prompt(&self, tokens: &[Token]) -> Result<(), EngineError> {
         let info = &self.shared.info;
-        if tokens.is_empty() {
-            return Err(EngineError::EmptyPrompt);
+        if !info.generates {
+            return Err(EngineError::NoDecoder);
         }
         if tokens.len() >= info.n_ctx as usize {
             return Err(EngineError::PromptTooLong { n_prompt: tokens.len(), n_ctx: info.n_ctx as usize });
         }
+        self.check_tokens(tokens)
+    }
+
+    fn check_tokens(&self, tokens: &[Token]) -> Result<(), EngineError> {
+        if tokens.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        let info = &self.shared.info;
         let vocab = self.shared.model.vocab();
         match tokens.iter().find(|token| !vocab.contains(**token)) {
             Some(&token) => Err(EngineError::InvalidToken { token, n_vocab: info.n_vocab }),

@@ -50,6 +50,8 @@ pub(super) enum RestoreError {
     Bad(#[from] StateError),
     #[error("bad state file: it holds all {0} tokens, but this model cannot step back: it must hold the first {expected}", expected = .0 - 1)]
     CannotStepBack(usize),
+    #[error("bad state file: token {0} is not in this model's vocabulary")]
+    UnknownToken(Token),
     #[error("bad state file: somebody else wrote to it while it was read")]
     Changed,
     #[error("bad state file: {0}")]
@@ -95,6 +97,33 @@ pub(super) fn restore(
         }
     }
     Ok(next)
+}
+
+/// Loads the file of any prompt into the empty sequence `seq`, all of it. Returns the prompt.
+pub(super) fn restore_whole(
+    context: &mut Context,
+    seq: SeqId,
+    path: &Path,
+    rules: &RestoreRules,
+    probe: &mut Probe,
+    memory: &mut ImageMemory,
+) -> Result<Vec<Token>, RestoreError> {
+    let layout = rules.layout.as_ref().map_err(|reason| RestoreError::Unsupported(reason.clone()))?;
+    let mut file = open(path)?;
+    let len = file.metadata().map_err(RestoreError::Open)?.len();
+    let header = state::read_header(&mut BufReader::new(&mut file), len)?;
+    file.rewind().map_err(RestoreError::Open)?;
+    let prompt: Vec<Token> = header.ids.iter().copied().map(Token).collect();
+    if let Some(unknown) = prompt.iter().find(|token| !context.model().vocab().contains(**token)) {
+        return Err(RestoreError::UnknownToken(*unknown));
+    }
+    let expect = Expect { ids: &header.ids, n_states: prompt.len(), n_ctx: rules.n_ctx, scan: rules.scan };
+    let (mut image, body) = prove(file, header.version, layout, &expect, memory)?;
+    compare_values(probe, image.bytes(), layout, &prompt)?;
+    context.load_state(seq, image.bytes(), body).map_err(RestoreError::Load)?;
+    memory.keep(image);
+    expect_positions(context, seq, prompt.len(), prompt.len(), rules.n_swa)?;
+    Ok(prompt)
 }
 
 /// Opens without following a link, and without waiting for the other end of a FIFO.

@@ -9,7 +9,7 @@ use crate::llama::{CancelFlag, Sampler, SeqId, Token, Vocab};
 use super::generation::EventSender;
 use super::logprob;
 use super::text::{Pushed, TextAssembler};
-use super::{EngineError, Event, FinishReason, GenerateOptions, Piece, PrefillReport, PromptReport, Report};
+use super::{Embedding, EngineError, Event, FinishReason, GenerateOptions, Piece, PrefillReport, PromptReport, Report};
 
 /// From this length on, a prompt's last token is evaluated in a batch of its own.
 ///
@@ -40,6 +40,8 @@ pub(super) enum Output {
     File { path: PathBuf, reply: Sender<Result<PrefillReport, EngineError>> },
     /// The logits after the prompt, one for each token of the vocabulary; nothing is generated.
     Logits(Sender<Result<Vec<f32>, EngineError>>),
+    /// The embedding of the prompt; nothing is generated.
+    Embedding(Sender<Result<Embedding, EngineError>>),
 }
 
 impl Job {
@@ -66,6 +68,9 @@ impl Job {
                 let _ = reply.send(Err(error));
             }
             Output::Logits(reply) => {
+                let _ = reply.send(Err(error));
+            }
+            Output::Embedding(reply) => {
                 let _ = reply.send(Err(error));
             }
         }

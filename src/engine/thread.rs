@@ -1,14 +1,16 @@
 //! The decode thread: receive, admit, step, emit. It is the only owner of the context, and never waits for a reader.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Instant;
 
 use crate::llama::{Batch, CancelFlag, Context, SeqId, Token};
 
+use super::embed::embed;
 use super::probe::Probe;
 use super::restore::{self, ImageMemory, RestoreRules};
 use super::slot::{Job, Output, Progress, Slot, decode_error};
@@ -17,7 +19,28 @@ use super::{DecodeCounts, EngineError, PrefillReport};
 /// What a handle may ask for.
 pub(super) enum Command {
     Job(Box<Job>),
+    /// Something to be done with what a slot holds, once it is free.
+    Slot(SlotWork),
     Shutdown,
+}
+
+/// Something to be done with what a slot holds.
+pub(super) struct SlotWork {
+    pub slot: usize,
+    pub action: SlotAction,
+    pub reply: Sender<Result<SlotReport, EngineError>>,
+}
+
+pub(super) enum SlotAction {
+    Save(PathBuf),
+    Restore(PathBuf),
+    Erase,
+}
+
+/// Tokens that were saved, restored or erased, and bytes written.
+pub(super) struct SlotReport {
+    pub n_tokens: usize,
+    pub n_bytes: u64,
 }
 
 /// What the loop must keep to.
@@ -29,6 +52,8 @@ pub(super) struct Limits {
     pub n_seq: usize,
     /// Tokens in one batch.
     pub n_batch: usize,
+    /// Whether an embedding is one vector.
+    pub is_pooled: bool,
     /// Sequences in one batch; 1 on HRX.
     pub max_seq_per_batch: usize,
     /// How a state file is checked.
@@ -56,6 +81,7 @@ pub(super) struct DecodeLoop {
     counts: Arc<Counts>,
     image_memory: ImageMemory,
     queue: VecDeque<Box<Job>>,
+    slot_work: Vec<SlotWork>,
     /// Indexed by sequence.
     slots: Vec<Option<Slot>>,
     /// What the memory still holds of each sequence that no slot works on.
@@ -94,6 +120,7 @@ impl DecodeLoop {
             counts: Arc::default(),
             image_memory: ImageMemory::default(),
             queue: VecDeque::new(),
+            slot_work: Vec::new(),
             slots,
             held,
             n_begun: 0,
@@ -121,12 +148,14 @@ impl DecodeLoop {
         if self.queue.is_empty() && self.slots.iter().all(Option::is_none) {
             match self.commands.recv() {
                 Ok(Command::Job(job)) => self.queue.push_back(job),
+                Ok(Command::Slot(work)) => self.slot_work.push(work),
                 Ok(Command::Shutdown) | Err(_) => return false,
             }
         }
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Job(job)) => self.queue.push_back(job),
+                Ok(Command::Slot(work)) => self.slot_work.push(work),
                 Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
@@ -140,6 +169,9 @@ impl DecodeLoop {
                 self.free(seq);
             }
         }
+        let is_free = |work: &mut SlotWork| self.slots.get(work.slot).is_none_or(Option::is_none);
+        let ready: Vec<SlotWork> = self.slot_work.extract_if(.., is_free).collect();
+        ready.into_iter().for_each(|work| self.work_on_slot(work));
         self.queue.retain(|job| !job.cancel.is_raised() || job.then.is_some());
         while self.slots.iter().any(Option::is_none)
             && let Some(job) = self.queue.pop_front()
@@ -172,6 +204,10 @@ impl DecodeLoop {
         let seq_id = seq_id(seq);
         self.n_begun += 1;
         let held = std::mem::replace(&mut self.held[seq], Held { tokens: Vec::new(), used: self.n_begun });
+        if let Output::Embedding(reply) = &job.output {
+            let _ = reply.send(embed(&mut self.context, seq_id, &job.tokens, self.limits.is_pooled));
+            return;
+        }
         let Some(path) = &job.restore else {
             let n_cached = if job.options.reuse_prefix { self.keep(seq_id, &held.tokens, &job.tokens) } else { 0 };
             if n_cached == 0 {
@@ -232,6 +268,54 @@ impl DecodeLoop {
         let window = rules.n_swa as usize;
         let oldest = if window == 0 { 0 } else { (next + 1).saturating_sub(window) };
         rules.can_step_back && usize::try_from(first).is_ok_and(|first| first <= oldest)
+    }
+
+    fn work_on_slot(&mut self, work: SlotWork) {
+        let seq = work.slot;
+        let result = match self.held.get_mut(seq).map(|held| std::mem::take(&mut held.tokens)) {
+            None => Err(EngineError::InvalidOption { option: "id_slot", reason: "is no slot".to_owned() }),
+            Some(tokens) => self.act(seq, tokens, work.action),
+        };
+        // Nobody may be waiting any more.
+        let _ = work.reply.send(result);
+    }
+
+    fn act(&mut self, seq: usize, tokens: Vec<Token>, action: SlotAction) -> Result<SlotReport, EngineError> {
+        let n_tokens = tokens.len();
+        match action {
+            SlotAction::Erase => {
+                self.context.clear_seq(seq_id(seq));
+                Ok(SlotReport { n_tokens, n_bytes: 0 })
+            }
+            SlotAction::Save(path) => {
+                let failed = |reason: String| EngineError::Save { path: path.display().to_string(), reason };
+                let saved = match tokens.is_empty() {
+                    true => Err(failed("the slot holds nothing".to_owned())),
+                    false => {
+                        let saved = self.context.save_state(seq_id(seq), &tokens, &path);
+                        saved.map_err(|err| failed(err.to_string()))
+                    }
+                };
+                self.held[seq].tokens = tokens;
+                saved.map(|n_bytes| SlotReport { n_tokens, n_bytes })
+            }
+            SlotAction::Restore(path) => {
+                let seq_id = seq_id(seq);
+                self.context.clear_seq(seq_id);
+                let (rules, probe, memory) = (&self.limits.restore, &mut self.probe, &mut self.image_memory);
+                match restore::restore_whole(&mut self.context, seq_id, &path, rules, probe, memory) {
+                    Ok(tokens) => {
+                        let n_tokens = tokens.len();
+                        self.held[seq].tokens = tokens;
+                        Ok(SlotReport { n_tokens, n_bytes: 0 })
+                    }
+                    Err(reason) => {
+                        self.context.clear_seq(seq_id);
+                        Err(EngineError::Restore(reason.to_string()))
+                    }
+                }
+            }
+        }
     }
 
     /// One batch over all slots.
@@ -296,7 +380,7 @@ impl DecodeLoop {
                 let argmax = crate::llama::argmax(logits).ok_or_else(|| decode_error(no_numbers()))?;
                 let prompt = slot.prompt_finished(argmax)?;
                 match &slot.job.output {
-                    Output::Events(_) => {}
+                    Output::Events(_) | Output::Embedding(_) => {}
                     Output::File { .. } => return Ok(AfterLogits::Save(prompt)),
                     Output::Logits(reply) => {
                         let _ = reply.send(Ok(logits.to_vec()));

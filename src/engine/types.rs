@@ -261,6 +261,15 @@ pub struct FimTokens {
     pub repository: Option<Token>,
 }
 
+/// What [`Engine::embed`](super::Engine::embed) gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmbeddingKind {
+    /// One vector for a text.
+    Pooled,
+    /// One for each of its tokens.
+    Tokens,
+}
+
 /// Facts about a loaded model and its context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelInfo {
@@ -276,6 +285,12 @@ pub struct ModelInfo {
     pub n_ctx: u32,
     /// Sequences that are decoded at once.
     pub n_slots: u32,
+    /// Whether the model generates text; encoders only embed it.
+    pub generates: bool,
+    /// What embeddings it computes, when it was loaded to.
+    pub embeddings: Option<EmbeddingKind>,
+    /// Tokens in one pass, which a text to embed has to fit.
+    pub n_ubatch: u32,
     /// Tokens the model was trained for.
     pub n_ctx_train: u32,
     /// Size of the vocabulary.

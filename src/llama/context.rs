@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::callback::{AbortState, CancelFlag, on_abort};
 use super::error::check;
-use super::{Batch, DecodeError, Error, Model};
+use super::{Batch, DecodeError, Error, Model, SeqId};
 
 /// Element type of the K or V cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,18 @@ pub struct ContextParams {
     pub type_k: KvType,
     /// Element type of V.
     pub type_v: KvType,
+    /// `Some` lets the context compute embeddings, pooled so (`None` inside: as the model says).
+    pub embeddings: Option<Option<PoolingType>>,
+}
+
+/// How the vectors of a sequence's tokens become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum PoolingType {
+    None,
+    Mean,
+    Cls,
+    Last,
 }
 
 impl ContextParams {
@@ -83,6 +95,17 @@ impl ContextParams {
         // Only the last token of each sequence needs logits; llama.cpp would reserve a row for each token of a batch.
         raw.n_outputs_max = self.n_seq;
         raw.n_outputs_max_per_seq = 1;
+        if let Some(pooling) = self.embeddings {
+            raw.n_outputs_max = self.n_batch;
+            raw.n_outputs_max_per_seq = self.n_batch;
+            raw.pooling_type = match pooling {
+                None => llama_sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
+                Some(PoolingType::None) => llama_sys::LLAMA_POOLING_TYPE_NONE,
+                Some(PoolingType::Mean) => llama_sys::LLAMA_POOLING_TYPE_MEAN,
+                Some(PoolingType::Cls) => llama_sys::LLAMA_POOLING_TYPE_CLS,
+                Some(PoolingType::Last) => llama_sys::LLAMA_POOLING_TYPE_LAST,
+            };
+        }
         raw.no_perf = true;
         raw
     }
@@ -174,6 +197,41 @@ impl Context {
         // SAFETY: a row has n_vocab floats (llama.h, llama_get_logits_ith) and stays until the next decode, which needs
         // `&mut self`.
         Ok(unsafe { std::slice::from_raw_parts(row, n_vocab) })
+    }
+
+    /// Whether the next batches compute embeddings.
+    pub fn set_embeddings(&mut self, on: bool) {
+        // SAFETY: the context is alive.
+        unsafe { llama_sys::llama_set_embeddings(self.as_ptr(), on) };
+    }
+
+    /// Whether a sequence has one vector, rather than one for each token.
+    pub fn is_pooled(&self) -> bool {
+        // SAFETY: the context is alive.
+        unsafe { llama_sys::llama_pooling_type(self.as_ptr()) != llama_sys::LLAMA_POOLING_TYPE_NONE }
+    }
+
+    /// The vector of a sequence after the last batch: as many values as the model's embeddings have.
+    pub fn pooled_embedding(&self, seq: SeqId) -> Result<&[f32], Error> {
+        // SAFETY: the context is alive; llama.cpp answers a sequence without a vector with NULL.
+        self.embedding(unsafe { llama_sys::llama_get_embeddings_seq(self.as_ptr(), seq.0) })
+    }
+
+    /// The vector of the token at `index` of the last batch.
+    pub fn token_embedding(&self, index: usize) -> Result<&[f32], Error> {
+        let index = i32::try_from(index).map_err(|_| Error::Failed("batch index out of range".to_owned()))?;
+        // SAFETY: the context is alive; llama.cpp answers an index without output with NULL.
+        self.embedding(unsafe { llama_sys::llama_get_embeddings_ith(self.as_ptr(), index) })
+    }
+
+    fn embedding(&self, row: *const f32) -> Result<&[f32], Error> {
+        if row.is_null() {
+            return Err(Error::Failed("llama.cpp has computed no embedding".to_owned()));
+        }
+        let n_embd = self.model.n_embd_out() as usize;
+        // SAFETY: a row has n_embd_out floats (llama.h, llama_get_embeddings_seq and _ith, which both give rows of the
+        // output buffer) and stays until the next decode, which needs `&mut self`.
+        Ok(unsafe { std::slice::from_raw_parts(row, n_embd) })
     }
 
     /// Waits until the device has finished what was asked of it.

@@ -28,7 +28,7 @@ pub use backend::{Backend, build_number, cpu_threads, licenses, source, state_ve
 pub use batch::Batch;
 pub use callback::CancelFlag;
 pub use chat::{ChatParser, ChatTemplates, schema_to_grammar};
-pub use context::{Context, ContextParams, KvType};
+pub use context::{Context, ContextParams, KvType, PoolingType};
 pub use device::{Device, DeviceKind};
 pub use error::{DecodeError, Error};
 pub use library::{probe_library, set_environment};

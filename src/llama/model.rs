@@ -141,6 +141,12 @@ impl Model {
         unsigned(unsafe { llama_sys::llama_model_n_ctx_train(self.as_ptr()) })
     }
 
+    /// Width of the embeddings that the model puts out.
+    pub fn n_embd_out(&self) -> u32 {
+        // SAFETY: the model is alive.
+        u32::try_from(unsafe { llama_sys::llama_model_n_embd_out(self.as_ptr()) }).unwrap_or(0)
+    }
+
     /// Width of an embedding.
     pub fn n_embd(&self) -> u32 {
         // SAFETY: the model is alive.

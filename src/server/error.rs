@@ -128,6 +128,16 @@ impl ApiError {
         }
     }
 
+    /// The text for the client.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The status of the reply.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// The JSON body.
     pub fn body(&self) -> ErrorBody<'_> {
         ErrorBody {
@@ -147,6 +157,7 @@ impl From<EngineError> for ApiError {
         let message = error.to_string();
         match error {
             EngineError::PromptTooLong { n_prompt, n_ctx } => Self::context_overflow(n_prompt, n_ctx),
+            EngineError::NoDecoder => Self::not_supported(message),
             EngineError::EmptyPrompt | EngineError::Tokenize(_) | EngineError::NoTemplate => Self::invalid(message),
             EngineError::InvalidToken { .. } => Self { param: Some("prompt".into()), ..Self::invalid(message) },
             EngineError::Template(_) => Self { param: Some("messages".into()), ..Self::invalid(message) },
@@ -162,7 +173,10 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!("{}", self.message);
         }
-        (self.status, ApiJson(self.body())).into_response()
+        let mut response = (self.status, ApiJson(self.body())).into_response();
+        // For the routes where errors have another shape.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

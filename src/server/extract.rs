@@ -34,6 +34,21 @@ impl FromRequest<AppState> for ApiJson<Object> {
     }
 }
 
+/// A JSON object, or an empty one where there is no body.
+pub struct OptionalObject(pub Object);
+
+impl FromRequest<AppState> for OptionalObject {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let body = read(request.into_body(), state.config().body_limit).await?;
+        if body.trim_ascii().is_empty() {
+            return Ok(Self(Object::new()));
+        }
+        parse(&body).map(Self)
+    }
+}
+
 async fn read(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let declared = body.size_hint().lower();
     let mut chunks = body.into_data_stream();

@@ -26,6 +26,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The object itself.
+    pub fn to_object(&self) -> &'a Object {
+        self.object
+    }
+
     /// The path of a field of this object.
     pub fn path(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }

@@ -40,6 +40,16 @@ pub async fn start(
     options: GenerateOptions,
     n: usize,
 ) -> Result<Vec<Steps>, ApiError> {
+    Ok(start_told(state, prompt, options, n).await?.0)
+}
+
+/// Like [`start`], and tells how the prompt was taken in.
+pub async fn start_told(
+    state: &AppState,
+    prompt: Vec<Token>,
+    options: GenerateOptions,
+    n: usize,
+) -> Result<(Vec<Steps>, Option<PromptReport>), ApiError> {
     let backend = state.backend()?;
     let n_ctx = backend.info().n_ctx as usize;
     if prompt.len() >= n_ctx {
@@ -50,12 +60,15 @@ pub async fn start(
     let answers = backend.generate(prompt, options, n).await?;
     let answers = tasks.into_iter().zip(answers).map(|(task, events)| task.watch(events));
     let mut answers: Vec<_> = answers.map(StreamExt::peekable).collect();
-    if let Some(first) = answers.first_mut()
-        && let Some(Err(error)) = Pin::new(first).peek().await
-    {
-        return Err(error.clone().into());
+    let mut report = None;
+    if let Some(first) = answers.first_mut() {
+        match Pin::new(first).peek().await {
+            Some(Err(error)) => return Err(error.clone().into()),
+            Some(Ok(Event::Prompt(prompt))) => report = Some(*prompt),
+            _ => {}
+        }
     }
-    Ok(answers.into_iter().map(|events| steps(state, events)).collect())
+    Ok((answers.into_iter().map(|events| steps(state, events)).collect(), report))
 }
 
 /// `n` answers to a prompt, which may have no tokens.

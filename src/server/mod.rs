@@ -3,24 +3,30 @@
 //! Reading order: this file (routes, shutdown), `state` (what handlers share), `layers` (what happens to every request),
 //! `guard`, `cors` and `auth` (who may ask), `extract` and `error` (bytes in, JSON out), `fields` and `openai::params` (a typed reading of a request),
 //! `generation` (engine events to steps), `reply` and `sse` (steps to a body or a stream), then one file for each
-//! endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers.
+//! endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers. `responses`
+//! and `anthropic` are two more APIs of chat; `dialect` and `events` are what they share.
 //!
 //! Nothing below this module knows HTTP or JSON wire formats.
 #![forbid(unsafe_code)]
 
 mod activity;
+mod anthropic;
 mod auth;
 mod chat;
 mod cors;
+mod dialect;
 mod error;
+mod events;
 mod extract;
 mod fields;
 mod generation;
 mod guard;
 mod health;
 mod layers;
+mod native;
 mod openai;
 mod reply;
+mod responses;
 mod service;
 mod sse;
 mod state;
@@ -45,6 +51,9 @@ pub fn app(state: AppState) -> Router {
     Router::new()
         .merge(health::routes())
         .merge(openai::routes())
+        .merge(native::routes())
+        .merge(responses::routes())
+        .merge(anthropic::routes())
         .merge(service::routes())
         // A wrong method on a known path is answered like an unknown path, as llama-server does; never 405.
         .fallback(layers::not_found)
@@ -56,6 +65,8 @@ pub fn app(state: AppState) -> Router {
         .layer(middleware::from_fn_with_state(state.clone(), guard::guard))
         .layer(middleware::from_fn_with_state(state.clone(), layers::shutdown))
         .layer(middleware::from_fn(layers::catch_panic))
+        // Outside of everything that makes errors.
+        .layer(middleware::from_fn(anthropic::shape_errors))
         // A preflight is answered even while the model loads, and errors carry the headers too.
         .layer(middleware::from_fn_with_state(state.clone(), cors::cors))
         .layer(middleware::from_fn(layers::trace))

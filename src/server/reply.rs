@@ -1,6 +1,6 @@
 //! From the steps of answers to the frames of a stream.
 
-use std::time::Duration;
+use std::{panic::AssertUnwindSafe, time::Duration};
 
 use axum::response::Response;
 use futures_core::Stream;
@@ -40,6 +40,11 @@ where
     let numbered = answers.into_iter().enumerate().map(|(index, steps)| steps.map(move |step| (index, step)));
     // `None` comes when all have ended.
     let steps = stream::select_all(numbered).map(Some).chain(stream::iter([None]));
+    // A panic is told in the API's own shape, which `sse` does not know.
+    let steps = AssertUnwindSafe(steps).catch_unwind().map(|step| {
+        let panicked = || ApiError::internal("internal error: the generation of this answer panicked");
+        step.unwrap_or_else(|_| Some((0, Err(panicked()))))
+    });
     let frames = steps.scan((writer, false), |(writer, has_failed), step| {
         if *has_failed {
             // Ends the stream, and with it the answers that still run.

@@ -96,6 +96,15 @@ impl Backend {
         }
     }
 
+    /// The engine, for what has no other way to it.
+    pub fn engine(&self) -> Option<&Engine> {
+        match self {
+            Self::Local(engine) | Self::Hybrid(_, engine) => Some(engine),
+            #[cfg(test)]
+            Self::Scripted(_) => None,
+        }
+    }
+
     /// See [`Engine::tokenize`]. Takes time in proportion to the text: not for an async thread.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, EngineError> {
         match self {

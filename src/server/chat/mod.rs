@@ -17,9 +17,11 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 
 use super::{error::ApiError, generation, state::AppState};
-use crate::engine::{FinishReason, Report, TokenLogprob};
+use crate::engine::{FinishReason, PromptReport, Report, TokenLogprob};
 
-pub use call::{ChatCall, Tool, ToolChoice, read_format, read_tool_choice, read_tools};
+pub use call::{
+    ChatCall, Tool, ToolChoice, check_tool_choice, read_format, read_function, read_tool_choice, read_tools,
+};
 pub use prepare::{Prepared, prepare, render};
 pub use schema::check_schema;
 
@@ -147,12 +149,32 @@ impl Message {
 /// # Errors
 /// Whatever goes wrong up to then, so that it can still become the status of the reply.
 pub async fn start(state: &AppState, call: ChatCall) -> Result<Vec<ChatSteps>, ApiError> {
+    Ok(start_told(state, call).await?.0)
+}
+
+/// Like [`start`], for one answer; also tells how the prompt was taken in.
+pub async fn start_one(state: &AppState, call: ChatCall) -> Result<(ChatSteps, Option<PromptReport>), ApiError> {
+    let (mut answers, prompt) = start_told(state, call).await?;
+    let steps = answers.pop().ok_or_else(|| ApiError::internal("internal error: no answer was begun"))?;
+    Ok((steps, prompt))
+}
+
+async fn start_told(state: &AppState, call: ChatCall) -> Result<(Vec<ChatSteps>, Option<PromptReport>), ApiError> {
     let n = call.params.n;
+    let Prepared { prompt, options, parser } = prepare_apart(state, call).await?;
+    let (answers, report) = generation::start_told(state, prompt, options, n).await?;
+    let answers = answers.into_iter().map(|steps| parser.attach(steps)).collect::<Result<_, _>>()?;
+    Ok((answers, report))
+}
+
+/// How many tokens the prompt of a request has.
+pub async fn count(state: &AppState, call: ChatCall) -> Result<usize, ApiError> {
+    Ok(prepare_apart(state, call).await?.prompt.len())
+}
+
+async fn prepare_apart(state: &AppState, call: ChatCall) -> Result<Prepared, ApiError> {
     let backend = state.backend()?.clone();
-    let prepared = super::state::blocking(move || prepare(&backend, call)).await?;
-    let Prepared { prompt, options, parser } = prepared;
-    let answers = generation::start(state, prompt, options, n).await?;
-    answers.into_iter().map(|steps| parser.attach(steps)).collect()
+    super::state::blocking(move || prepare(&backend, call)).await
 }
 
 /// Reads an answer to its end.

@@ -51,6 +51,13 @@ pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object
     Ok(ApiJson(Body::last(&head, choices, totals(&ends))).into_response())
 }
 
+/// How many tokens the prompt of a request would have; OpenAI has this for its Responses API only.
+pub async fn count_input(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
+    let call = read(&Fields::root(&body), &state)?;
+    let n_tokens = chat::count(&state, call).await?;
+    Ok(ApiJson(json!({"object": "response.input_tokens", "input_tokens": n_tokens})).into_response())
+}
+
 /// The request's fields.
 pub fn read(fields: &Fields, state: &AppState) -> Result<ChatCall, ApiError> {
     let mut params = Params::read(fields, &state.config().defaults)?;

@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod embeddings;
 mod later;
 mod logprobs;
 mod messages;
@@ -18,9 +19,12 @@ use axum::{
 use super::state::AppState;
 
 pub use chat::{read as read_chat, usage};
+pub use later::refuse_in_text;
+pub use logprobs::entries as logprob_entries;
 pub use messages::read as read_messages;
 pub use params::Params;
-pub use wire::{Timings, Usage, random_id};
+pub use prompt::{Prompt, read_all as read_prompts, read_one as read_prompt};
+pub use wire::{Timings, Usage, random_id, unix_time};
 
 pub fn routes() -> Router<AppState> {
     Router::new()
@@ -30,5 +34,10 @@ pub fn routes() -> Router<AppState> {
         .route("/v1/models/{*id}", get(models::retrieve))
         .route("/v1/chat/completions", post(chat::create))
         .route("/chat/completions", post(chat::create))
+        .route("/v1/chat/completions/input_tokens", post(chat::count_input))
+        .route("/chat/completions/input_tokens", post(chat::count_input))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(embeddings::create))
+        .route("/embeddings", post(embeddings::native))
+        .route("/embedding", post(embeddings::native))
 }

@@ -22,11 +22,10 @@ pub struct Head {
 impl Head {
     /// A head with a fresh id, which begins with `prefix`.
     pub fn new(state: &AppState, prefix: &str, object: &'static str) -> Result<Self, ApiError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Self {
             id: format!("{prefix}{}", random_id()),
             object,
-            created: now.as_secs(),
+            created: unix_time(),
             model: state.model_id()?.to_string(),
             system_fingerprint: state.config().fingerprint.clone(),
         })
@@ -186,6 +185,11 @@ fn milliseconds(duration: Duration) -> f64 {
 /// 0 where there is nothing to divide by.
 fn ratio(numerator: f64, denominator: f64) -> f64 {
     if denominator > 0.0 { numerator / denominator } else { 0.0 }
+}
+
+/// Seconds since 1970.
+pub fn unix_time() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// 32 letters and digits.

@@ -14,6 +14,12 @@ use axum::{
 };
 
 use super::state::AppState;
+use crate::engine::GenerateOptions;
+
+/// `generation_settings` of llama-server's replies.
+pub fn settings(options: &GenerateOptions) -> params::Params {
+    params::Params::new(options)
+}
 
 pub fn routes() -> Router<AppState> {
     Router::new()
