@@ -9,6 +9,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use crate::engine::{CacheType, FlashAttention};
 
 use super::access::AccessArgs;
+use super::defaults::DefaultsArgs;
+use super::endpoints::EndpointArgs;
 use super::provider::ProviderCommand;
 use super::state::StateCommand;
 
@@ -41,10 +43,16 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve a model over an OpenAI-compatible HTTP API
-    #[command(after_help = "Examples:
+    // The last of two counts, as with llama-server: launchers put their users' flags behind their own.
+    #[command(
+        args_override_self = true,
+        after_help = "llama-server's other flags are accepted, or refused with the reason.
+
+Examples:
   onebit serve -m model.gguf --port 8000
   onebit serve -m model.gguf --device hybrid --prefill-provider onebit-prefill
-  curl http://127.0.0.1:8000/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'")]
+  curl http://127.0.0.1:8000/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'"
+    )]
     Serve(Box<ServeArgs>),
     /// Answer one prompt on the terminal
     #[command(after_help = "Examples:
@@ -71,7 +79,7 @@ pub struct ModelArgs {
     #[arg(short, long, value_name = "FILE", env = "ONEBIT_MODEL", value_parser = maybe_empty())]
     pub model: PathBuf,
 
-    /// auto, cpu, hrx, hybrid, or a device that `onebit devices` lists
+    /// auto, cpu (or none), hrx, hybrid, or a device that `onebit devices` lists
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
 
@@ -80,11 +88,11 @@ pub struct ModelArgs {
     pub ctx_size: Option<u32>,
 
     /// Threads that generate [default: one for each physical core]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<u32>,
 
     /// Threads that evaluate prompts [default: as --threads]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub threads_batch: Option<u32>,
 
     /// Most tokens in one batch
@@ -104,15 +112,22 @@ pub struct ModelArgs {
     pub cache_type_v: CacheType,
 
     /// Fused attention
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = FlashAttnArg::Auto)]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t = FlashAttnArg::Auto,
+        default_missing_value = "on",
+        num_args = 0..=1
+    )]
     pub flash_attn: FlashAttnArg,
 
-    /// Layers on the accelerator [default: all]
-    #[arg(long, value_name = "N")]
+    /// Layers on the accelerator, or all [default: all]
+    #[arg(long, value_name = "N", value_parser = layers)]
     pub gpu_layers: Option<u32>,
 
-    /// ggml RPC server whose devices join this machine's (repeatable)
-    #[arg(long, value_name = "HOST:PORT")]
+    /// ggml RPC server whose devices join this machine's (repeatable, or separated by commas)
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub rpc: Vec<String>,
 
     /// HSA run-time library for HRX [default: $IREE_HAL_AMDGPU_LIBHSA_PATH, else the first under /opt/rocm-therock]
@@ -131,7 +146,9 @@ pub struct ModelArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlashAttnArg {
     Auto,
+    #[value(aliases = ["1", "true", "enabled"])]
     On,
+    #[value(aliases = ["0", "false", "disabled"])]
     Off,
 }
 
@@ -142,6 +159,33 @@ impl From<FlashAttnArg> for FlashAttention {
             FlashAttnArg::On => FlashAttention::On,
             FlashAttnArg::Off => FlashAttention::Off,
         }
+    }
+}
+
+/// A number of threads; llama.cpp's -1 is our 0, which chooses.
+fn threads(text: &str) -> Result<u32, String> {
+    let n: i64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    u32::try_from(n.max(0)).map_err(|_| "is too large".to_owned())
+}
+
+/// A number of layers; `all`, `auto` and llama.cpp's -1 are more than any model has.
+fn layers(text: &str) -> Result<u32, String> {
+    match text {
+        "all" | "auto" => Ok(i32::MAX.unsigned_abs()),
+        number => match number.parse::<i64>() {
+            Ok(n) if n < 0 => Ok(i32::MAX.unsigned_abs()),
+            Ok(n) => u32::try_from(n).map_err(|_| "is too large".to_owned()),
+            Err(_) => Err("expected a number, `all` or `auto`".to_owned()),
+        },
+    }
+}
+
+/// A number of sequences; llama.cpp's -1 means the default.
+fn parallel(text: &str) -> Result<u32, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(1),
+        Ok(n @ 1..=256) => Ok(n.unsigned_abs() as u32),
+        _ => Err("expected a number from 1 to 256".to_owned()),
     }
 }
 
@@ -210,12 +254,12 @@ pub struct ServeArgs {
     #[arg(long, default_value_t = 8000)]
     pub port: u16,
 
-    /// Name of the model in the API [default: the file's name without .gguf]
+    /// Name of the model in the API; more names behind commas [default: the file's name without .gguf]
     #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,
 
     /// Sequences decoded at once; 1 with --device hybrid
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parallel)]
     pub parallel: u32,
 
     /// Print the device that would be used, and exit
@@ -224,6 +268,12 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub access: AccessArgs,
+
+    #[command(flatten)]
+    pub endpoints: EndpointArgs,
+
+    #[command(flatten)]
+    pub defaults: DefaultsArgs,
 
     #[command(flatten)]
     pub refused: RefusedArgs,
@@ -244,8 +294,6 @@ pub struct RefusedArgs {
     pub pm: bool,
     #[arg(long, hide = true)]
     pub embed: bool,
-    #[arg(long, hide = true, alias = "embeddings")]
-    pub embedding: bool,
     #[arg(long, hide = true)]
     pub rerank: bool,
     #[arg(long, hide = true)]

@@ -23,7 +23,7 @@ impl Mode {
     pub fn parse(device: &str) -> Self {
         match device.to_ascii_lowercase().as_str() {
             "auto" => Mode::Local(Device::Auto),
-            "cpu" => Mode::Local(Device::Cpu),
+            "cpu" | "none" => Mode::Local(Device::Cpu),
             "hrx" => Mode::Local(Device::Hrx),
             "hybrid" => Mode::Hybrid,
             _ => Mode::Local(Device::Named(device.to_owned())),
@@ -55,6 +55,9 @@ pub fn refuse(mode: &Mode, args: &ServeArgs) -> Result<(), Failure> {
         let reason = if hybrid { "cannot be used with --device hybrid" } else { "is not supported by onebit" };
         return Err(Failure::usage(format!("{flag} {reason}")));
     }
+    if hybrid && args.endpoints.embeddings {
+        return Err(Failure::usage("--embedding cannot be used with --device hybrid"));
+    }
     if hybrid && args.parallel > 1 {
         return Err(Failure::usage(format!(
             "--parallel {} cannot be used with --device hybrid, which has one slot: leave it at 1",
@@ -80,7 +83,6 @@ fn first_refused(args: &RefusedArgs) -> Option<&'static str> {
         (args.moe_slots.is_some(), "--moe-slots"),
         (args.embed, "--embed"),
         (args.rerank, "--rerank"),
-        (args.embedding, "--embedding"),
         (args.reranking, "--reranking"),
         (args.pm, "--pm"),
     ];
@@ -114,9 +116,22 @@ pub fn engine_config(
 }
 
 fn chat_template(args: &ModelArgs) -> Result<Option<String>, Failure> {
-    let Some(path) = &args.chat_template_file else { return Ok(args.chat_template.clone()) };
+    let Some(path) = &args.chat_template_file else {
+        return args.chat_template.as_deref().map(template_source).transpose();
+    };
     let text = std::fs::read_to_string(path);
     text.map(Some).map_err(|err| Failure::usage(format!("--chat-template-file {}: {err}", path.display())))
+}
+
+/// The one name that llama.cpp's `common` knows for Jinja is chatml; others belong to its older templates, and would render to
+/// themselves.
+fn template_source(text: &str) -> Result<String, Failure> {
+    if text == "chatml" || text.contains('{') {
+        return Ok(text.to_owned());
+    }
+    Err(Failure::usage(format!(
+        "--chat-template {text}: expected `chatml` or a Jinja template (or --chat-template-file)"
+    )))
 }
 
 pub fn hybrid_config(model: &ModelArgs, args: &HybridArgs) -> Result<HybridConfig, Failure> {

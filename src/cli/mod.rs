@@ -3,8 +3,11 @@
 mod access;
 mod args;
 mod config;
+mod defaults;
 mod devices;
+mod endpoints;
 mod hrx;
+mod llama_server;
 mod loading;
 mod prefill;
 mod provider;
@@ -50,7 +53,11 @@ impl From<crate::engine::LoadError> for Failure {
 
 /// Runs `onebit` with these arguments (the first is the program's name).
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args::normalize(arguments)) {
+    let translated = match llama_server::translate(arguments, |name| std::env::var_os(name)) {
+        Ok(translated) => translated,
+        Err(failure) => return exit_code("onebit serve", Err(failure)),
+    };
+    let cli = match Cli::try_parse_from(translated.args) {
         Ok(cli) => cli,
         Err(err) => {
             // Help goes to stdout with 0, mistakes to stderr with 2.
@@ -58,6 +65,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(err.exit_code()).unwrap_or(2));
         }
     };
+    translated.notes.iter().for_each(|note| eprintln!("onebit serve: {note}"));
     start_log();
     if cli.version {
         return print_version();
@@ -89,16 +97,19 @@ fn licenses() -> String {
 
 /// `version: <number>` comes first: launchers that know llama-server read it.
 fn print_version() -> ExitCode {
+    exit_code("onebit", print(&version()))
+}
+
+fn version() -> String {
     let revision = env!("ONEBIT_REVISION");
     let revision = if revision.is_empty() { String::new() } else { format!(", revision {revision}") };
-    let text = format!(
+    format!(
         "version: {} (onebit {}{revision})\nllama.cpp: {}\nsequence-state file: version {}\n",
         crate::llama::build_number(),
         env!("CARGO_PKG_VERSION"),
         crate::llama::source(),
         crate::llama::state_version(),
-    );
-    exit_code("onebit", print(&text))
+    )
 }
 
 /// Writes to stdout. A closed pipe (`onebit licenses | head`) is a normal end.
@@ -124,4 +135,14 @@ fn start_log() {
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // A second start (in a process that has a log already) changes nothing.
     let _ = tracing_subscriber::registry().with(lines).with(wanted.unwrap_or_else(usual)).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn launchers_find_a_number_on_the_first_line_of_the_version() {
+        let version = super::version();
+        let number = version.strip_prefix("version: ").and_then(|rest| rest.split([' ', '\n']).next()).unwrap();
+        assert!(number.parse::<u32>().is_ok_and(|number| number > 0), "{version}");
+    }
 }

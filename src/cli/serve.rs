@@ -14,7 +14,7 @@ use crate::server::{self, AppState, ServerConfig};
 use super::args::ServeArgs;
 use super::config::{self, Mode};
 use super::loading::{self, Stop};
-use super::{Failure, access, hrx};
+use super::{Failure, access, defaults, endpoints, hrx};
 
 const NAME: &str = "onebit serve";
 
@@ -40,7 +40,9 @@ fn print_backend(mode: &Mode) -> Result<(), Failure> {
 }
 
 async fn serve(args: &ServeArgs, mode: Mode) -> Result<(), Failure> {
-    let engine_config = config::engine_config(&mode, &args.model, &args.hybrid, args.parallel)?;
+    let mut engine_config = config::engine_config(&mode, &args.model, &args.hybrid, args.parallel)?;
+    engine_config.embeddings = args.endpoints.embeddings;
+    engine_config.pooling = args.endpoints.pooling;
     let hybrid_config = match mode {
         Mode::Hybrid => Some(config::hybrid_config(&args.model, &args.hybrid)?),
         Mode::Local(_) => None,
@@ -110,12 +112,16 @@ async fn listen(args: &ServeArgs) -> Result<TcpListener, Failure> {
 }
 
 fn server_config(args: &ServeArgs, address: SocketAddr) -> Result<ServerConfig, Failure> {
+    let (alias, other_names) = endpoints::names(args.alias.as_deref());
     let mut config = ServerConfig {
-        alias: args.alias.clone(),
+        alias,
+        other_names,
         fingerprint: format!("b{}-onebit-{}", crate::llama::build_number(), env!("CARGO_PKG_VERSION")),
         ..ServerConfig::default()
     };
     access::apply(&args.access, address, &mut config)?;
+    endpoints::apply(&args.endpoints, &mut config)?;
+    defaults::apply(&args.defaults, &mut config)?;
     Ok(config)
 }
 

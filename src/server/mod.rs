@@ -1,9 +1,9 @@
 //! The HTTP server: routes, requests and replies in OpenAI's shapes, server-sent events.
 //!
 //! Reading order: this file (routes, shutdown), `state` (what handlers share), `layers` (what happens to every request),
-//! `guard`, `cors` and `auth` (who may ask), `extract` and `error` (bytes in, JSON out), `fields` and `openai::params` (a typed reading of a request),
-//! `generation` (engine events to steps), `reply` and `sse` (steps to a body or a stream), then one file for each
-//! endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers. `responses`
+//! `guard`, `cors` and `auth` (who may ask), `extract` and `error` (bytes in, JSON out), `fields` and `openai::params` (a
+//! typed reading of a request), `generation` (engine events to steps), `reply` and `sse` (steps to a body or a stream),
+//! then one file for each endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers. `responses`
 //! and `anthropic` are two more APIs of chat; `dialect` and `events` are what they share.
 //!
 //! Nothing below this module knows HTTP or JSON wire formats.
@@ -39,6 +39,7 @@ use axum::{Router, middleware, serve::ListenerExt};
 use tokio::net::TcpListener;
 
 pub use self::auth::ApiKeys;
+pub use self::chat::ChatDefaults;
 pub use self::cors::Origins;
 pub use self::guard::Hosts;
 pub use self::state::{AppState, Backend, EventStream, ServerConfig};

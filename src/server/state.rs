@@ -11,7 +11,7 @@ use futures_core::Stream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{activity::Activity, auth::ApiKeys, cors::Origins, error::ApiError, guard::Hosts};
+use super::{activity::Activity, auth::ApiKeys, chat::ChatDefaults, cors::Origins, error::ApiError, guard::Hosts};
 use crate::{
     engine::{
         ChatPrompt, ChatRequest, DecodeCounts, Engine, EngineError, Event, FimTokens, GenerateOptions, ModelInfo,
@@ -28,6 +28,10 @@ pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event, EngineError>> + S
 pub struct ServerConfig {
     /// The model's id in replies; `None` means the file's name without `.gguf`.
     pub alias: Option<String>,
+    /// Names under which it is known besides.
+    pub other_names: Vec<String>,
+    /// Shown with the model.
+    pub tags: Vec<String>,
     /// The names under which it may be called.
     pub hosts: Hosts,
     /// Pages of which other origins may use it.
@@ -46,6 +50,8 @@ pub struct ServerConfig {
     pub page: bool,
     /// What a request gets that does not say otherwise.
     pub defaults: GenerateOptions,
+    /// What a chat gets that does not say otherwise.
+    pub chat: ChatDefaults,
     /// `system_fingerprint` of replies; clients expect a leading `b` and llama.cpp's build number.
     pub fingerprint: String,
     /// How long running requests may go on after the signal to stop.
@@ -58,6 +64,8 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             alias: None,
+            other_names: Vec::new(),
+            tags: Vec::new(),
             hosts: Hosts::default(),
             origins: Origins::default(),
             api_keys: ApiKeys::default(),
@@ -67,6 +75,7 @@ impl Default for ServerConfig {
             metrics: false,
             page: true,
             defaults: GenerateOptions { reuse_prefix: true, ..GenerateOptions::default() },
+            chat: ChatDefaults::default(),
             fingerprint: concat!("b0-onebit-", env!("CARGO_PKG_VERSION")).to_owned(),
             shutdown_grace: Duration::from_secs(10),
             keep_alive: Duration::from_secs(10),

@@ -1,6 +1,6 @@
 //! What a chat request asks for, in OpenAI's terms.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::schema::check_schema;
 use crate::server::{
@@ -38,7 +38,30 @@ pub struct ChatCall {
     pub params: Params,
 }
 
+/// What a chat gets that does not say otherwise.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChatDefaults {
+    /// Variables of the template, without `enable_thinking`.
+    pub template_kwargs: Map<String, Value>,
+    /// Whether a thinking model thinks; `None` leaves it to the template.
+    pub enable_thinking: Option<bool>,
+    /// Where thoughts go; `None` is `deepseek`.
+    pub reasoning_format: Option<String>,
+}
+
 impl ChatCall {
+    /// The same, with the server's defaults where it says nothing.
+    pub fn or(mut self, defaults: &ChatDefaults) -> Self {
+        self.reasoning_format = self.reasoning_format.or_else(|| defaults.reasoning_format.clone());
+        self.enable_thinking = self.enable_thinking.or(defaults.enable_thinking);
+        let mut variables = defaults.template_kwargs.clone();
+        if let Some(Value::Object(own)) = self.template_kwargs {
+            variables.extend(own);
+        }
+        self.template_kwargs = Some(Value::Object(variables));
+        self
+    }
+
     /// Messages and how to answer them, nothing else.
     pub fn new(messages: Value, params: Params) -> Self {
         Self {

@@ -20,7 +20,8 @@ use super::{error::ApiError, generation, state::AppState};
 use crate::engine::{FinishReason, PromptReport, Report, TokenLogprob};
 
 pub use call::{
-    ChatCall, Tool, ToolChoice, check_tool_choice, read_format, read_function, read_tool_choice, read_tools,
+    ChatCall, ChatDefaults, Tool, ToolChoice, check_tool_choice, read_format, read_function, read_tool_choice,
+    read_tools,
 };
 pub use prepare::{Prepared, prepare, render};
 pub use schema::check_schema;
@@ -173,6 +174,7 @@ pub async fn count(state: &AppState, call: ChatCall) -> Result<usize, ApiError> 
 }
 
 async fn prepare_apart(state: &AppState, call: ChatCall) -> Result<Prepared, ApiError> {
+    let call = call.or(&state.config().chat);
     let backend = state.backend()?.clone();
     super::state::blocking(move || prepare(&backend, call)).await
 }

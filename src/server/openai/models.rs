@@ -61,7 +61,7 @@ pub async fn retrieve(
     let model = model(&state)?;
     // Refused are paths that are not UTF-8, and no model has such an id.
     let Path(id) = id.map_err(|rejection| ApiError::not_found(rejection.body_text()))?;
-    if id == model.id {
+    if id == model.id || model.aliases.contains(&id) {
         return Ok(ApiJson(model));
     }
     Err(ApiError::not_found(format!("there is no model {id:?} here; the one that is served is {:?}", model.id)))
@@ -74,8 +74,8 @@ fn model(state: &AppState) -> Result<Model, ApiError> {
         object: "model",
         created: info.loaded_at,
         owned_by: "onebit",
-        aliases: state.config().alias.iter().cloned().collect(),
-        tags: Vec::new(),
+        aliases: state.config().alias.iter().chain(&state.config().other_names).cloned().collect(),
+        tags: state.config().tags.clone(),
         architecture: Modalities { input_modalities: ["text"], output_modalities: ["text"] },
         meta: Meta {
             vocab_type: info.vocab_type,

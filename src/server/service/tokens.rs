@@ -98,7 +98,7 @@ pub async fn apply_template(
     ApiJson(body): ApiJson<Object>,
 ) -> Result<ApiJson<Value>, ApiError> {
     let backend = state.backend()?.clone();
-    let call = openai::read_chat(&Fields::root(&body), &state)?;
+    let call = openai::read_chat(&Fields::root(&body), &state)?.or(&state.config().chat);
     let prompt = blocking(move || chat::render(&backend, &call)).await?;
     Ok(ApiJson(json!({"prompt": prompt})))
 }
