@@ -34,10 +34,10 @@ pub fn routes() -> Router<AppState> {
 }
 
 async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
-    let (call, stop) = request::read(&body, &state)?;
+    let (call, form) = request::read(&body, &state)?;
     let keep_alive = call.params.stream.then_some(state.config().keep_alive);
     let (steps, prompt) = chat::start_one(&state, call).await.map_err(|error| dialect::rename(error, NAMES))?;
-    let answer = answer::Answer::new(&state, stop, prompt.as_ref())?;
+    let answer = answer::Answer::new(&state, form, prompt.as_ref())?;
     events::send(answer, steps, keep_alive).await
 }
 
