@@ -38,11 +38,16 @@ pub fn prepare(backend: &Backend, call: ChatCall) -> Result<Prepared, ApiError> 
         Some(schema) if !supports_thinking(&chat) || chat.grammar.is_none() => Some(schema_grammar(schema)?),
         _ => chat.grammar.clone(),
     };
-    let is_plain_json = call.schema.is_some() && !supports_thinking(&chat);
+    let thinks = supports_thinking(&chat);
+    let is_plain_json = call.schema.is_some() && !thinks;
     let parser = if is_plain_json { ParserSpec::Content } else { common_parser(&call, &chat, "") };
     let mut prepared = assemble(backend, call, chat, parser)?;
     if !has_own_grammar {
         prepared.options.sampling.grammar = grammar;
+    }
+    if thinks {
+        // Which tokens were thoughts can be told piece by piece only, and usage says how many they were.
+        prepared.options.two_pieces = false;
     }
     Ok(prepared)
 }
