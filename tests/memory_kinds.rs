@@ -171,8 +171,9 @@ fn beside_a_running_sequence() {
 
 /// The ids are this engine's answer, up to the first place where two tokens were about equally likely.
 fn check_but_for_ties(engine: &Engine, prompt: &[Token], ids: &[i32], what: &str) {
-    /// Logits of the tiny models vary by some 2.5.
-    const TIE: f32 = 0.01;
+    /// Logits of the tiny models vary by some 2.5; another order of summation, carried on through 300 tokens of f16 or q8_0
+    /// cache, moves them by up to 0.03. A sequence that was touched by its neighbour is off by whole units.
+    const TIE: f32 = 0.05;
     let expected = whole(engine, prompt, u32::try_from(ids.len()).unwrap()).ids;
     let Some(at) = ids.iter().zip(&expected).position(|(found, expected)| found != expected) else {
         assert_eq!(ids.len(), expected.len(), "{what}");

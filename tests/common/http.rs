@@ -26,15 +26,19 @@ pub struct Reply {
 impl Exchange {
     /// Connects and sends; a body makes it a POST.
     pub fn open(address: SocketAddr, path: &str, body: Option<&Value>) -> io::Result<Self> {
+        let method = if body.is_some() { "POST" } else { "GET" };
+        Self::send(address, method, path, body.map(Value::to_string).unwrap_or_default().as_bytes())
+    }
+
+    fn send(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> io::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(READ_LIMIT))?;
-        let method = if body.is_some() { "POST" } else { "GET" };
-        let body = body.map(Value::to_string).unwrap_or_default();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             body.len()
         )?;
+        stream.write_all(body)?;
         Ok(Self { stream, received: Vec::new() })
     }
 
@@ -57,6 +61,11 @@ impl Exchange {
             io::Error::other(format!("not an HTTP reply: {:?}", String::from_utf8_lossy(&self.received)))
         })
     }
+}
+
+/// Sends any method and body, and reads to the end.
+pub fn raw(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> io::Result<Reply> {
+    Exchange::send(address, method, path, body)?.finish()
 }
 
 /// Sends and reads to the end.

@@ -34,6 +34,8 @@ impl Request {
         let forbidden: Vec<Value> = model::invisible_tokens().map(|token| json!([token.0, false])).collect();
         let body = json!({
             name: value, "max_tokens": N_ANSWER, "temperature": 0, "ignore_eos": true, "logit_bias": forbidden,
+            // The whole prompt is evaluated, so that counts tell who evaluated it.
+            "cache_prompt": false,
         });
         Self { path, body }
     }

@@ -21,10 +21,9 @@ use super::state::AppState;
 pub use chat::{read as read_chat, usage};
 pub use later::refuse_in_text;
 pub use logprobs::entries as logprob_entries;
-pub use messages::read as read_messages;
 pub use params::Params;
 pub use prompt::{Prompt, read_all as read_prompts, read_one as read_prompt};
-pub use wire::{Timings, Usage, random_id, unix_time};
+pub use wire::{Timings, random_id, unix_time};
 
 pub fn routes() -> Router<AppState> {
     Router::new()

@@ -231,7 +231,10 @@ impl Writer<ChatStep> for Answer {
     }
 
     fn failed(&mut self, error: &ApiError) -> Frame {
+        // One frame must do: the item that is cut is told of in the Response only.
+        let sequence = self.sequence;
         self.close("incomplete", &mut Vec::new());
+        self.sequence = sequence;
         let error = json!({"code": "server_error", "message": error.message()});
         let response = self.response("failed", None, error);
         self.lifecycle("response.failed", response)
