@@ -94,7 +94,8 @@ fn holds(json: &Value, check: &str) -> bool {
         Some(end) => {
             let (path, expected) = (at(json, &check[..end]), &check[end + 1..]);
             if check[end..].starts_with('=') {
-                return *path == serde_json::from_str::<Value>(expected).unwrap_or_else(|_| panic!("{check} is no JSON"));
+                return *path
+                    == serde_json::from_str::<Value>(expected).unwrap_or_else(|_| panic!("{check} is no JSON"));
             }
             let text = path.as_str().map_or_else(|| path.to_string(), str::to_owned);
             text.contains(&expected.replace('_', " ")) || text.contains(expected)

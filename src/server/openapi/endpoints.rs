@@ -76,6 +76,13 @@ const ENDPOINTS: &[Endpoint] = &[
         Stream("ChatCompletion", "ChatChunk"),
         "Answers a chat",
     ),
+    post(
+        &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
+        "OpenAI",
+        "ChatRequest",
+        Json("InputTokens"),
+        "Counts the tokens of a prompt",
+    ),
     post(&["/v1/completions"], "OpenAI", "CompletionRequest", Stream("Completion", "Completion"), "Continues texts"),
     Endpoint {
         errors: &[400, 413, 500, 501],

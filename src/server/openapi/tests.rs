@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use super::super::testing::{Reply, receive, send};
 use super::super::{AppState, Backend, ServerConfig, app};
 use super::document;
-use crate::engine::{Engine, EngineConfig};
+use crate::engine::{Engine, EngineConfig, Pooling};
 use crate::testing::TinyModel;
 
 fn document_json() -> Value {
@@ -27,7 +27,13 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.gguf");
         TinyModel::llama().write(&path).unwrap();
-        let config = EngineConfig { embeddings: true, n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::new(path) };
+        let config = EngineConfig {
+            embeddings: true,
+            pooling: Some(Pooling::Mean),
+            n_ctx: Some(512),
+            n_threads: Some(1),
+            ..EngineConfig::new(path)
+        };
         let engine = tokio::task::spawn_blocking(move || Engine::load(config).unwrap()).await.unwrap();
         let slot_save_path = Some(folder.path().to_owned());
         let mut config = ServerConfig { metrics: true, slot_save_path, ..ServerConfig::default() };
@@ -217,6 +223,7 @@ async fn real_replies_are_as_described() {
             ),
         ),
         ("POST", "/v1/responses/input_tokens", json!({"input": "a"})),
+        ("POST", "/v1/chat/completions/input_tokens", chat(json!({}))),
         ("POST", "/v1/messages", chat(json!({}))),
         ("POST", "/v1/messages", chat(json!({"stream": true}))),
         (
@@ -243,7 +250,21 @@ async fn real_replies_are_as_described() {
         ("POST", "/props", json!({})),
     ] {
         let reply = server.ask(method, path, &body).await;
+        assert_eq!(reply.status, expected_status(path, &body), "{path} {body}: {}", reply.body);
         check_reply(&document, method, path, &body, &reply);
+    }
+}
+
+fn expected_status(path: &str, body: &Value) -> u16 {
+    let is_long = body["prompt"].as_str().is_some_and(|prompt| prompt.len() > 512);
+    match path {
+        "/v1/models/other" => 404,
+        // The tiny model has no tokens for that.
+        "/infill" | "/v1/rerank" => 501,
+        "/props" if body.is_object() => 501,
+        "/v1/chat/completions" | "/v1/messages" if !body["messages"].is_array() => 400,
+        _ if is_long => 400,
+        _ => 200,
     }
 }
 
