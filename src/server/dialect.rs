@@ -36,6 +36,14 @@ pub fn call(
     Ok(ChatCall { messages, ..call })
 }
 
+/// An error of the chat, told of the field that the client sent; `names` are pairs of the chat's name and the API's.
+pub fn rename(error: ApiError, names: &[(&str, &str)]) -> ApiError {
+    match names.iter().find(|(name, _)| error.param() == Some(name)) {
+        Some((_, own)) => error.at(*own),
+        None => error,
+    }
+}
+
 /// Refuses a grammar beside something else that constrains the answer.
 ///
 /// # Errors

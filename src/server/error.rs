@@ -133,6 +133,11 @@ impl ApiError {
         &self.message
     }
 
+    /// The field that it is about.
+    pub fn param(&self) -> Option<&str> {
+        self.param.as_deref()
+    }
+
     /// The status of the reply.
     pub fn status(&self) -> StatusCode {
         self.status

@@ -43,11 +43,12 @@ pub fn response(frames: impl Stream<Item = Frame> + Send + 'static, keep_alive: 
             let error = ApiError::internal("internal error: the generation of this answer panicked");
             Frame::data(json(&error.body()))
         });
-        let event = Event::default().data(frame.data);
-        Ok::<_, Infallible>(match frame.event {
-            Some(name) => event.event(name),
-            None => event,
-        })
+        // The name comes first, as simple clients expect.
+        let event = match frame.event {
+            Some(name) => Event::default().event(name),
+            None => Event::default(),
+        };
+        Ok::<_, Infallible>(event.data(frame.data))
     });
     // nginx and others would collect the stream before they pass it on.
     let no_buffering = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));

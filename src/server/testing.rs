@@ -59,6 +59,12 @@ impl Script {
         self
     }
 
+    /// The same with another context.
+    pub fn with_context(mut self, n_ctx: u32) -> Self {
+        Arc::make_mut(&mut self.info).n_ctx = n_ctx;
+        self
+    }
+
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }

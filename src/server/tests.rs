@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{engine::EngineError, llama::Token};
 
+mod dialects;
 mod guard;
 mod service;
 

@@ -64,7 +64,8 @@ impl<'a> Row<'a> {
 /// The reply as JSON; `None` when it is of another type.
 fn document(reply: &Reply) -> Option<Value> {
     if reply.is_event_stream() {
-        let mut events: Vec<&str> = reply.events();
+        // A line each, after the event's name where there is one.
+        let mut events: Vec<&str> = reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
         let done = events.last() == Some(&"[DONE]");
         if done {
             events.pop();

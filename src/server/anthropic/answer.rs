@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::error;
+use super::{error, request::Form};
 use crate::engine::PromptReport;
 use crate::server::{
     chat::{CallDelta, ChatStep, Delta, End, Finish},
@@ -18,8 +18,7 @@ use crate::server::{
 pub struct Answer {
     id: String,
     model: String,
-    /// The client's stop strings. The template has some of its own, which are ordinary ends.
-    stop: Vec<String>,
+    form: Form,
     /// What the prompt cost, which is known before the first token.
     opening_usage: Value,
     /// The blocks that are complete.
@@ -43,12 +42,12 @@ enum Kind {
 }
 
 impl Answer {
-    /// An answer with a fresh id, to a prompt that has been taken in; `stop` are the client's stop strings.
-    pub fn new(state: &AppState, stop: Vec<String>, prompt: Option<&PromptReport>) -> Result<Self, ApiError> {
+    /// An answer with a fresh id, to a prompt that has been taken in.
+    pub fn new(state: &AppState, form: Form, prompt: Option<&PromptReport>) -> Result<Self, ApiError> {
         let id = format!("msg_{}", random_id());
         let model = state.model_id()?.to_string();
         let opening_usage = usage(prompt, 0, 0);
-        Ok(Self { id, model, stop, opening_usage, content: Vec::new(), open: None })
+        Ok(Self { id, model, form, opening_usage, content: Vec::new(), open: None })
     }
 
     fn message(&self, end: Option<&End>) -> Value {
@@ -67,7 +66,7 @@ impl Answer {
 
     fn stop(&self, end: &End) -> (Value, Value) {
         match &end.finish {
-            Finish::StopString(text) if self.stop.contains(text) => (json!("stop_sequence"), json!(text)),
+            Finish::StopString(text) if self.form.stop.contains(text) => (json!("stop_sequence"), json!(text)),
             Finish::Stop | Finish::StopString(_) => (json!("end_turn"), Value::Null),
             Finish::Length => (json!("max_tokens"), Value::Null),
             Finish::ToolCalls => (json!("tool_use"), Value::Null),
@@ -77,7 +76,9 @@ impl Answer {
     fn delta(&mut self, delta: Delta) -> Vec<Frame> {
         let mut frames = Vec::new();
         if !delta.reasoning.is_empty() {
-            self.grow(Kind::Thinking, &delta.reasoning, &mut frames);
+            // Hidden ones still have their block, which a client may wait for.
+            let shown = if self.form.hides_thoughts { "" } else { &delta.reasoning };
+            self.grow(Kind::Thinking, shown, &mut frames);
         }
         if !delta.content.is_empty() {
             self.grow(Kind::Text, &delta.content, &mut frames);

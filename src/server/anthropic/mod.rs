@@ -17,7 +17,7 @@ use axum::{
 use serde_json::json;
 
 use super::{
-    chat,
+    chat, dialect,
     error::ApiError,
     events,
     extract::{ApiJson, Object},
@@ -26,20 +26,23 @@ use super::{
 
 pub use error::shape_errors;
 
+/// What the chat calls its fields, and what they are here.
+const NAMES: &[(&str, &str)] = &[("response_format", "output_config.format")];
+
 pub fn routes() -> Router<AppState> {
     Router::new().route("/v1/messages", post(create)).route("/v1/messages/count_tokens", post(count_tokens))
 }
 
 async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
-    let (call, stop) = request::read(&body, &state)?;
+    let (call, form) = request::read(&body, &state)?;
     let keep_alive = call.params.stream.then_some(state.config().keep_alive);
-    let (steps, prompt) = chat::start_one(&state, call).await?;
-    let answer = answer::Answer::new(&state, stop, prompt.as_ref())?;
+    let (steps, prompt) = chat::start_one(&state, call).await.map_err(|error| dialect::rename(error, NAMES))?;
+    let answer = answer::Answer::new(&state, form, prompt.as_ref())?;
     events::send(answer, steps, keep_alive).await
 }
 
 async fn count_tokens(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
     let (call, _) = request::read(&body, &state)?;
-    let n_tokens = chat::count(&state, call).await?;
+    let n_tokens = chat::count(&state, call).await.map_err(|error| dialect::rename(error, NAMES))?;
     Ok(ApiJson(json!({"input_tokens": n_tokens})).into_response())
 }

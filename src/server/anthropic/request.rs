@@ -35,8 +35,17 @@ const REFUSED: &[(&str, &str)] = &[
 /// What a request without `max_tokens` gets, which Anthropic would refuse; as in llama-server.
 const MAX_TOKENS: u32 = 4096;
 
-/// The call that a request makes, and its own stop strings.
-pub fn read(body: &Object, state: &AppState) -> Result<(ChatCall, Vec<String>), ApiError> {
+/// What a request says about its answer alone.
+#[derive(Debug, Default)]
+pub struct Form {
+    /// Its stop strings. The template has some of its own, which are ordinary ends.
+    pub stop: Vec<String>,
+    /// Blocks of thoughts are empty.
+    pub hides_thoughts: bool,
+}
+
+/// The call that a request makes, and the form of its answer.
+pub fn read(body: &Object, state: &AppState) -> Result<(ChatCall, Form), ApiError> {
     let fields = Fields::root(body);
     dialect::refuse(&fields, REFUSED)?;
 
@@ -52,7 +61,7 @@ pub fn read(body: &Object, state: &AppState) -> Result<(ChatCall, Vec<String>), 
     let config = fields.object("output_config")?;
     dialect::set_effort(&mut call, config.map(|config| config.string("effort")).transpose()?.flatten());
     call.enable_thinking = thinking(&fields)?.or(call.enable_thinking);
-    Ok((call, stop.unwrap_or_default()))
+    Ok((call, Form { stop: stop.unwrap_or_default(), hides_thoughts: hides_thoughts(&fields)? }))
 }
 
 fn stop_sequences(fields: &Fields) -> Result<Option<Vec<String>>, ApiError> {
@@ -139,6 +148,19 @@ fn thinking(fields: &Fields) -> Result<Option<bool>, ApiError> {
             Err(ApiError::field(thinking.path("type"), problem))
         }
         None => Err(ApiError::field(thinking.path("type"), "missing; expected a string")),
+    }
+}
+
+/// `display` of `thinking`. A summary is not made: the thoughts themselves are shown in its place.
+fn hides_thoughts(fields: &Fields) -> Result<bool, ApiError> {
+    let Some(thinking) = fields.object("thinking")? else { return Ok(false) };
+    match thinking.string("display")? {
+        None | Some("summarized") => Ok(false),
+        Some("omitted") => Ok(true),
+        Some(other) => {
+            let problem = format_args!("unknown value {other:?}; known are \"summarized\" and \"omitted\"");
+            Err(ApiError::field(thinking.path("display"), problem))
+        }
     }
 }
 

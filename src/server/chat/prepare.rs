@@ -38,11 +38,16 @@ pub fn prepare(backend: &Backend, call: ChatCall) -> Result<Prepared, ApiError> 
         Some(schema) if !supports_thinking(&chat) || chat.grammar.is_none() => Some(schema_grammar(schema)?),
         _ => chat.grammar.clone(),
     };
-    let is_plain_json = call.schema.is_some() && !supports_thinking(&chat);
+    let thinks = supports_thinking(&chat);
+    let is_plain_json = call.schema.is_some() && !thinks;
     let parser = if is_plain_json { ParserSpec::Content } else { common_parser(&call, &chat, "") };
     let mut prepared = assemble(backend, call, chat, parser)?;
     if !has_own_grammar {
         prepared.options.sampling.grammar = grammar;
+    }
+    if thinks {
+        // Which tokens were thoughts can be told piece by piece only, and usage says how many they were.
+        prepared.options.two_pieces = false;
     }
     Ok(prepared)
 }
@@ -81,7 +86,8 @@ pub(super) fn request(backend: &Backend, call: &ChatCall) -> ChatRequest {
         continue_final_message,
         json_schema: call.schema.clone(),
         grammar: None,
-        enable_thinking: call.enable_thinking,
+        // As llama-server: a template that knows the variable and shows no thoughts is told that there are none.
+        enable_thinking: Some(call.enable_thinking.unwrap_or(caps["supports_thinking"] == true)),
         reasoning_format: call.reasoning_format.clone(),
         chat_template_kwargs: call.template_kwargs.clone(),
     }

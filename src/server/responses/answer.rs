@@ -7,16 +7,17 @@ use crate::server::{
     error::ApiError,
     events::Events,
     extract::Object,
-    openai::{random_id, unix_time, usage},
+    openai::{logprob_entries, random_id, unix_time, usage},
     reply::Writer,
     sse::Frame,
-    state::AppState,
+    state::{AppState, Backend},
 };
 
 /// One answer on its way. An item is closed before the next opens.
 pub struct Answer {
     /// The Response but for what the answer brings.
     base: Object,
+    backend: Backend,
     /// The items that are complete.
     output: Vec<Value>,
     open: Option<Item>,
@@ -29,6 +30,8 @@ struct Item {
     id: String,
     /// Thoughts, text or arguments.
     text: String,
+    /// Of the text, when asked for.
+    logprobs: Vec<Value>,
     kind: Kind,
 }
 
@@ -51,7 +54,7 @@ impl Answer {
             ("model", json!(&**state.model_id()?)),
         ];
         base.extend(head.map(|(name, value)| (name.to_owned(), value)));
-        Ok(Self { base, output: Vec::new(), open: None, sequence: 0 })
+        Ok(Self { base, backend: state.backend()?.clone(), output: Vec::new(), open: None, sequence: 0 })
     }
 
     fn frame(&mut self, event: &'static str, mut body: Value) -> Frame {
@@ -80,10 +83,12 @@ impl Answer {
     fn delta(&mut self, delta: Delta) -> Vec<Frame> {
         let mut frames = Vec::new();
         if !delta.reasoning.is_empty() {
-            self.grow(Kind::Reasoning, &delta.reasoning, &mut frames);
+            self.grow(Kind::Reasoning, &delta.reasoning, Vec::new(), &mut frames);
         }
         if !delta.content.is_empty() {
-            self.grow(Kind::Message, &delta.content, &mut frames);
+            let logprobs =
+                logprob_entries(&self.backend, &delta.logprobs).into_iter().map(|entry| json!(entry)).collect();
+            self.grow(Kind::Message, &delta.content, logprobs, &mut frames);
         }
         for CallDelta { index, head, arguments } in delta.calls {
             let kind = match (head, self.open.as_ref().map(|item| &item.kind)) {
@@ -92,12 +97,12 @@ impl Answer {
                 // A call that is closed cannot grow; the parser completes one before it begins the next.
                 _ => continue,
             };
-            self.grow(kind, &arguments, &mut frames);
+            self.grow(kind, &arguments, Vec::new(), &mut frames);
         }
         frames
     }
 
-    fn grow(&mut self, kind: Kind, text: &str, frames: &mut Vec<Frame>) {
+    fn grow(&mut self, kind: Kind, text: &str, logprobs: Vec<Value>, frames: &mut Vec<Frame>) {
         if self.open.as_ref().is_none_or(|item| item.kind != kind) {
             self.close("completed", frames);
             self.open(kind.clone(), frames);
@@ -112,13 +117,14 @@ impl Answer {
             Kind::Call(..) => "response.function_call_arguments.delta",
             Kind::Reasoning => "response.reasoning_text.delta",
             Kind::Message => {
-                body["logprobs"] = json!([]);
+                body["logprobs"] = json!(logprobs);
                 "response.output_text.delta"
             }
         };
         if !matches!(kind, Kind::Call(..)) {
             body["content_index"] = json!(0);
         }
+        item.logprobs.extend(logprobs);
         frames.push(self.frame(event, body));
     }
 
@@ -128,7 +134,7 @@ impl Answer {
             Kind::Message => "msg_",
             Kind::Call(..) => "fc_",
         };
-        let item = Item { id: format!("{prefix}{}", random_id()), text: String::new(), kind };
+        let item = Item { id: format!("{prefix}{}", random_id()), text: String::new(), logprobs: Vec::new(), kind };
         let index = self.output.len();
         let added = json!({"output_index": index, "item": item.to_json("in_progress", Part::Missing)});
         frames.push(self.frame("response.output_item.added", added));
@@ -150,7 +156,7 @@ impl Answer {
             }
             Kind::Message => {
                 done["text"] = json!(item.text);
-                done["logprobs"] = json!([]);
+                done["logprobs"] = json!(item.logprobs);
                 "response.output_text.done"
             }
             Kind::Call(_, _, name) => {
@@ -189,14 +195,16 @@ impl Item {
     fn part(&self) -> Option<Value> {
         match self.kind {
             Kind::Reasoning => Some(json!({"type": "reasoning_text", "text": self.text})),
-            Kind::Message => Some(json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []})),
+            Kind::Message => {
+                Some(json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}))
+            }
             Kind::Call(..) => None,
         }
     }
 
     fn to_json(&self, status: &str, part: Part) -> Value {
         let content = if part == Part::There { Vec::from_iter(self.part()) } else { Vec::new() };
-        let Self { id, text, kind } = self;
+        let Self { id, text, kind, .. } = self;
         match kind {
             Kind::Reasoning => {
                 json!({"type": "reasoning", "id": id, "summary": [], "content": content, "status": status})

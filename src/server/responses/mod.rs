@@ -15,12 +15,15 @@ use axum::{
 use serde_json::json;
 
 use super::{
-    chat,
+    chat, dialect,
     error::ApiError,
     events,
     extract::{ApiJson, Object},
     state::AppState,
 };
+
+/// What the chat calls its fields, and what they are here.
+const NAMES: &[(&str, &str)] = &[("messages", "input"), ("response_format", "text.format")];
 
 pub fn routes() -> Router<AppState> {
     Router::new()
@@ -34,12 +37,12 @@ async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -
     let (call, echo) = request::read(&body, &state)?;
     let answer = answer::Answer::new(&state, echo)?;
     let keep_alive = call.params.stream.then_some(state.config().keep_alive);
-    let (steps, _) = chat::start_one(&state, call).await?;
+    let (steps, _) = chat::start_one(&state, call).await.map_err(|error| dialect::rename(error, NAMES))?;
     events::send(answer, steps, keep_alive).await
 }
 
 async fn count_input(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
     let (call, _) = request::read(&body, &state)?;
-    let n_tokens = chat::count(&state, call).await?;
+    let n_tokens = chat::count(&state, call).await.map_err(|error| dialect::rename(error, NAMES))?;
     Ok(ApiJson(json!({"object": "response.input_tokens", "input_tokens": n_tokens})).into_response())
 }

@@ -40,7 +40,6 @@ const REFUSED: &[(&str, &str)] = &[
 pub fn read(body: &Object, state: &AppState) -> Result<(ChatCall, Object), ApiError> {
     let fields = Fields::root(body);
     dialect::refuse(&fields, REFUSED)?;
-    refuse_logprobs(&fields)?;
 
     // The strongest of its names, should a client send several.
     let renamed = count(&fields, "max_output_tokens")?.map(|n| ("n_predict", json!(n)));
@@ -48,6 +47,9 @@ pub fn read(body: &Object, state: &AppState) -> Result<(ChatCall, Object), ApiEr
     (call.tools, call.tool_choice) = tools(&fields)?;
     call.schema = format(&fields)?.or(call.schema);
     dialect::check_grammar(&call)?;
+    if let Some(n) = top_logprobs(&fields)? {
+        call.params.set_top_logprobs(n);
+    }
     // A summary of the thoughts is not made: the answer has the thoughts themselves.
     let reasoning = fields.object("reasoning")?;
     dialect::set_effort(&mut call, reasoning.map(|reasoning| reasoning.string("effort")).transpose()?.flatten());
@@ -58,18 +60,23 @@ pub fn read(body: &Object, state: &AppState) -> Result<(ChatCall, Object), ApiEr
     Ok((call, echo))
 }
 
-fn refuse_logprobs(fields: &Fields) -> Result<(), ApiError> {
-    let path = fields.path("include");
+/// `include` says whether there are log-probabilities, `top_logprobs` how many alternatives.
+fn top_logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    let mut is_asked = false;
     for (idx, value) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
-        let path = format!("{path}[{idx}]");
         match value.as_str() {
             // The others ask for parts of items that no answer here has.
-            Some("message.output_text.logprobs") => return Err(ApiError::field(path, "not supported yet")),
-            Some(_) => {}
-            None => return Err(wrong(path, "a string", value)),
+            Some(what) => is_asked |= what == "message.output_text.logprobs",
+            None => return Err(wrong(format!("{}[{idx}]", fields.path("include")), "a string", value)),
         }
     }
-    Ok(())
+    match count(fields, "top_logprobs")? {
+        Some(1..) if !is_asked => {
+            let problem = "needs \"message.output_text.logprobs\" in `include`";
+            Err(ApiError::field(fields.path("top_logprobs"), problem))
+        }
+        n => Ok(is_asked.then(|| n.and_then(|n| usize::try_from(n).ok()).unwrap_or(0))),
+    }
 }
 
 /// The functions, and whether they must be called. Tools that run on OpenAI's servers are left out: a client offers them
@@ -164,7 +171,7 @@ fn echo(fields: &Fields, call: &ChatCall) -> Object {
         "text": given("text", json!({"format": {"type": "text"}})),
         "tool_choice": given("tool_choice", json!("auto")),
         "tools": tools,
-        "top_logprobs": 0,
+        "top_logprobs": given("top_logprobs", json!(0)),
         "top_p": decimal(sampling.top_p),
         "truncation": "disabled",
         "user": given("user", Value::Null),

@@ -3,7 +3,8 @@ use crate::server::events::testing::{self, call, end, events, everything, text, 
 
 fn answer() -> Answer {
     let prompt = end(Finish::Stop).report.prompt;
-    Answer::new(&testing::state(), vec!["STOP".into()], Some(&prompt)).unwrap()
+    let form = Form { stop: vec!["STOP".into()], ..Form::default() };
+    Answer::new(&testing::state(), form, Some(&prompt)).unwrap()
 }
 
 /// The events of an answer and the body of the same one when it is not streamed.
@@ -155,6 +156,23 @@ fn an_empty_answer_has_its_events_too() {
     let (events, whole) = write(Vec::new(), &end(Finish::Stop));
     assert_eq!(events.len(), 3);
     assert_eq!((rebuild(&events), &whole["content"]), (whole.clone(), &json!([])));
+}
+
+#[test]
+fn hidden_thoughts_leave_an_empty_block() {
+    let mut answer = answer();
+    answer.form.hides_thoughts = true;
+    let mut frames = answer.opening();
+    frames.extend(
+        [thought("a"), thought("b"), text("c")].into_iter().flat_map(|delta| answer.step(0, ChatStep::Delta(delta))),
+    );
+    frames.extend(answer.end(&end(Finish::Stop)));
+    let whole = answer.whole(&end(Finish::Stop));
+    assert_eq!(rebuild(&events(frames)), whole);
+    assert_eq!(
+        whole["content"],
+        json!([{"type": "thinking", "thinking": "", "signature": ""}, {"type": "text", "text": "c"}])
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::server::events::testing::state;
 
-fn call(more: Value) -> Result<(ChatCall, Vec<String>), ApiError> {
+fn call(more: Value) -> Result<(ChatCall, Form), ApiError> {
     let mut body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 9});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     read(body.as_object().unwrap(), &state())
@@ -13,13 +13,13 @@ fn tool(name: &str) -> Value {
 
 #[test]
 fn fields_go_to_their_places() {
-    let (call, stop) = call(json!({
+    let (call, form) = call(json!({
         "stream": true, "temperature": 0.5, "top_k": 3, "stop_sequences": ["x"], "system": "s", "metadata": {"user_id": "u"},
         "tools": [tool("f")], "thinking": {"type": "enabled", "budget_tokens": 1024}, "service_tier": "auto",
         "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
         "chat_template_kwargs": {"b": 1}, "cache_control": {"type": "ephemeral"}, "mcp_servers": [], "container": null}))
     .unwrap();
-    assert_eq!(stop, ["x"]);
+    assert_eq!((form.stop, form.hides_thoughts), (vec!["x".to_owned()], false));
     assert_eq!(call.messages[0], json!({"role": "system", "content": "s"}));
     assert_eq!((call.params.stream, call.params.max_tokens()), (true, Some(9)));
     assert_eq!((call.params.sampling().temperature, call.params.sampling().top_k), (0.5, 3));
@@ -58,6 +58,7 @@ fn thinking_is_on_off_or_the_templates_choice() {
     {
         assert_eq!(call(json!({"thinking": thinking})).unwrap().0.enable_thinking, expected);
     }
+    assert!(call(json!({"thinking": {"type": "adaptive", "display": "omitted"}})).unwrap().1.hides_thoughts);
 }
 
 #[test]
@@ -79,6 +80,7 @@ fn bad_fields_are_named_as_the_client_named_them() {
         (json!({"tools": [tool("f")], "tool_choice": {"type": "required"}}), "tool_choice.type"),
         (json!({"tools": [tool("f")], "grammar": "root ::= \"a\""}), "grammar"),
         (json!({"thinking": {"type": "on"}}), "thinking.type"),
+        (json!({"thinking": {"type": "adaptive", "display": "all"}}), "thinking.display"),
         (json!({"thinking": {"type": "enabled", "budget_tokens": "many"}}), "thinking.budget_tokens"),
         (json!({"output_config": {"format": {"type": "json_schema"}}}), "output_config.format.schema"),
         (json!({"output_config": {"format": {"type": "xml"}}}), "output_config.format.type"),

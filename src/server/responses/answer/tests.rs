@@ -1,4 +1,6 @@
 use super::*;
+use crate::engine::TokenLogprob;
+use crate::llama::Token;
 use crate::server::events::testing::{self, call, end, events, everything, text, thought};
 
 fn answer() -> Answer {
@@ -45,7 +47,13 @@ fn rebuild(events: &[Value]) -> Vec<Value> {
             }
             "response.output_text.delta" | "response.reasoning_text.delta" => {
                 assert_eq!(event["content_index"], 0);
-                let text = &mut open.as_mut().unwrap()["content"][0]["text"];
+                let part = &mut open.as_mut().unwrap()["content"][0];
+                if let (Some(all), Some(new)) =
+                    (part.get_mut("logprobs").and_then(Value::as_array_mut), event["logprobs"].as_array())
+                {
+                    all.extend(new.iter().cloned());
+                }
+                let text = &mut part["text"];
                 *text = json!(text.as_str().unwrap().to_owned() + event["delta"].as_str().unwrap());
             }
             "response.function_call_arguments.delta" => {
@@ -190,6 +198,25 @@ fn an_empty_answer_is_an_empty_message() {
     let (events, whole) = write(Vec::new(), &end(Finish::Stop));
     assert_eq!(rebuild(&events)[0]["content"][0]["text"], "");
     assert_eq!(whole["output"][0]["content"][0]["text"], "");
+}
+
+#[test]
+fn logprobs_ride_on_their_text() {
+    let logprob = |byte: u8| TokenLogprob { token: Token(byte.into()), logprob: -0.5, top: vec![(Token(98), -1.0)] };
+    let with = |delta, byte| Delta { logprobs: vec![logprob(byte)], ..delta };
+    let (events, whole) = write(vec![thought("t"), with(text("a"), b'a'), with(text("c"), b'c')], &end(Finish::Stop));
+    rebuild(&events);
+    let entry = |byte: u8, text: &str| {
+        let top = json!([{"id": 98, "token": "b", "bytes": [98], "logprob": -1.0}]);
+        json!({"id": byte, "token": text, "bytes": [byte], "logprob": -0.5, "top_logprobs": top})
+    };
+    let of_kind = |kind: &str| -> Vec<Value> {
+        events.iter().filter(|event| event["type"] == kind).map(|event| event["logprobs"].clone()).collect()
+    };
+    let both = json!([entry(97, "a"), entry(99, "c")]);
+    assert_eq!(of_kind("response.output_text.delta"), [json!([both[0]]), json!([both[1]])]);
+    assert_eq!(of_kind("response.output_text.done"), [both.clone()]);
+    assert_eq!(whole["output"][1]["content"][0]["logprobs"], both);
 }
 
 #[test]

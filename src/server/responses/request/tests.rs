@@ -53,6 +53,19 @@ fn effort_none_switches_thinking_off() {
 }
 
 #[test]
+fn logprobs_come_when_they_are_included() {
+    let include = json!(["message.output_text.logprobs"]);
+    for (more, expected) in [
+        (json!({}), None),
+        (json!({"top_logprobs": 0, "include": []}), None),
+        (json!({"include": include}), Some(0)),
+        (json!({"include": include, "top_logprobs": 3}), Some(3)),
+    ] {
+        assert_eq!(call(more).unwrap().0.params.top_logprobs(), expected);
+    }
+}
+
+#[test]
 fn tool_choices() {
     let function = |name| json!({"type": "function", "name": name});
     for (choice, expected, n_tools) in [
@@ -81,7 +94,9 @@ fn bad_fields_are_named_as_the_client_named_them() {
         (json!({"conversation": "c"}), "conversation"),
         (json!({"background": true}), "background"),
         (json!({"prompt": {"id": "p"}}), "prompt"),
-        (json!({"include": ["message.output_text.logprobs"]}), "include[0]"),
+        (json!({"include": ["file_search_call.results", 1]}), "include[1]"),
+        (json!({"top_logprobs": 2}), "top_logprobs"),
+        (json!({"include": ["message.output_text.logprobs"], "top_logprobs": -1}), "top_logprobs"),
         (json!({"n": 2}), "n"),
         (json!({"temperature": []}), "temperature"),
         (json!({"tools": [{"name": "f"}]}), "tools[0].type"),
