@@ -39,7 +39,8 @@ demo: build ## start the hybrid server, ask one question, show the handoff, stop
 serve: build ## the same server on PORT until Ctrl-C, with a curl line to try
 	@$(DEMO) --port "$$PORT" --keep
 
-test: setup ## every test, the ones with real models too
+test: ## every test, the ones with real models and with real clients too
+	@scripts/setup --test
 	@scripts/test $(CARGOFLAGS) $(TESTARGS)
 
 lint: setup ## formatting and clippy, warnings are errors

@@ -10,7 +10,7 @@ COUNTING = [{"role": "user", "content": "Count from one to ten in words, separat
 CAPITAL = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
 
 # Emoji of several code points, CJK, accents: SmolLM2's tokens end inside most of these characters.
-EXOTIC = "日本語の🦀と👩\u200d👩\u200d👧、naïve Ünïcödé 中文😀 fin"
+EXOTIC = "日本語の🦀と👩\u200d👧、naïve 中文😀 fin"
 
 
 def gbnf(text):

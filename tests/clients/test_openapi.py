@@ -1,20 +1,22 @@
 """Requests that are made from /openapi.json, fitting and not, break nothing."""
 
-import os
 import time
 
 import httpx
 import hypothesis
+import pytest
 import requests
 import schemathesis
+from conftest import DEVICE
 from schemathesis import GenerationMode
 
 # Seconds for all operations together, and for one request; a longer one is hung up on, as clients do.
-BUDGET = float(os.environ.get("ONEBIT_OPENAPI_SECONDS", 60))
+BUDGET = 40
 PATIENCE = 10
 N_EXAMPLES = 40
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="the routes are the same on every device")
 def test_no_request_breaks_the_server(small):
     headers = {"X-Api-Key": small.key}
     schema = schemathesis.openapi.from_url(f"{small.url}/openapi.json", headers=headers)

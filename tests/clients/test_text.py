@@ -76,7 +76,7 @@ def test_all_of_an_exotic_text_arrives(client):
 
 
 def test_a_stop_string_of_many_bytes(client):
-    for stop in ["🦀", "👩\u200d👩", "語の"]:
+    for stop in ["🦀", "👩\u200d", "語の"]:
         for stream in (False, True):
             params = {"max_tokens": 120, "stop": [stop], "extra_body": {"grammar": gbnf(EXOTIC)}}
             assert text(client, "Say it:", stream, **params).text == EXOTIC[: EXOTIC.find(stop)]
