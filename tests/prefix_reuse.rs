@@ -81,6 +81,24 @@ fn a_window_that_has_moved_on_is_evaluated_anew() {
     }
 }
 
+/// What another program computed serves the request that it came with. A prompt that is evaluated here is evaluated from its
+/// first token.
+#[test]
+fn what_a_provider_computed_is_not_reused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state");
+    for kind in Kind::ALL {
+        let engine = kinds::engine(&kind.model(), CacheType::F16, 1);
+        let mut prompt = prompt(N_PROMPT, 1);
+        engine.prefill_to_file(&prompt[..kind.n_states(prompt.len())], &file).unwrap();
+        let answer = kinds::restored(&engine, &file, &prompt, N_ANSWER).unwrap();
+        prompt.extend(answer.ids.iter().copied().map(Token));
+        prompt.extend(kinds::prompt(5, 2));
+        assert_eq!(warm(&engine, &prompt).n_evaluated, prompt.len(), "{kind:?}");
+        assert_eq!(warm(&engine, &prompt).n_evaluated, if can_step_back(kind) { 1 } else { prompt.len() }, "{kind:?}");
+    }
+}
+
 #[test]
 fn several_answers_share_their_prompt() {
     for kind in Kind::ALL {

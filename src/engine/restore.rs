@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::llama::{Context, SeqId, Token};
 use crate::state::{self, Expect, Layout, StateError};
 
-use super::probe::{Mismatch, Probe};
+use super::probe::{Mismatch, Probe, Verdict};
 
 /// How much is read at a time: stays in the CPU's cache between reading and scanning.
 const READ_SIZE: usize = 256 * 1024;
@@ -81,7 +81,7 @@ pub(super) fn restore(
     let (n_states, version) = states_in(&mut file, &ids, rules.can_step_back)?;
     let expect = Expect { ids: &ids, n_states, n_ctx: rules.n_ctx, scan: rules.scan };
     let (mut image, body) = prove(file, version, layout, &expect, memory)?;
-    compare_values(probe, image.bytes(), layout, prompt)?;
+    let compared = compare_values(probe, image.bytes(), layout, &prompt[..n_states])?;
 
     context.load_state(seq, image.bytes(), body).map_err(RestoreError::Load)?;
     memory.keep(image);
@@ -96,6 +96,7 @@ pub(super) fn restore(
             expect_positions(context, seq, n_states - 1, next, rules.n_swa)?;
         }
     }
+    probe.count(compared);
     Ok(next)
 }
 
@@ -119,10 +120,11 @@ pub(super) fn restore_whole(
     }
     let expect = Expect { ids: &header.ids, n_states: prompt.len(), n_ctx: rules.n_ctx, scan: rules.scan };
     let (mut image, body) = prove(file, header.version, layout, &expect, memory)?;
-    compare_values(probe, image.bytes(), layout, &prompt)?;
+    let compared = compare_values(probe, image.bytes(), layout, &prompt)?;
     context.load_state(seq, image.bytes(), body).map_err(RestoreError::Load)?;
     memory.keep(image);
     expect_positions(context, seq, prompt.len(), prompt.len(), rules.n_swa)?;
+    probe.count(compared);
     Ok(prompt)
 }
 
@@ -270,17 +272,22 @@ impl Write for Converted {
     }
 }
 
-/// A probe that cannot be made is no reason to refuse a file that is well-formed.
-fn compare_values(probe: &mut Probe, image: &[u8], layout: &Layout, prompt: &[Token]) -> Result<(), RestoreError> {
+/// A probe that cannot be made is no reason to refuse a file that is well-formed. `states` are the tokens that the file holds.
+/// Says whether the values were compared.
+fn compare_values(probe: &mut Probe, image: &[u8], layout: &Layout, states: &[Token]) -> Result<bool, RestoreError> {
     if !probe.is_due() {
-        return Ok(());
+        return Ok(false);
     }
-    match probe.compare(image, layout, prompt) {
-        Ok(None) => Ok(()),
-        Ok(Some(mismatch)) => Err(RestoreError::Values(mismatch)),
+    match probe.compare(image, layout, states) {
+        Ok(Verdict::Good) => Ok(true),
+        Ok(Verdict::Wrong(mismatch)) => Err(RestoreError::Values(mismatch)),
+        Ok(Verdict::NotCompared) => {
+            tracing::info!("the values of this state file cannot be compared (the next one's are)");
+            Ok(false)
+        }
         Err(reason) => {
             tracing::warn!("the values of the state file were not compared: {reason}");
-            Ok(())
+            Ok(false)
         }
     }
 }

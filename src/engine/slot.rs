@@ -30,6 +30,8 @@ pub(super) struct Job {
     pub cancel: CancelFlag,
     /// The next job for the same sequence, before any that waits: further answers to the same prompt.
     pub then: Option<Box<Job>>,
+    /// It is the second try, after the first found NaN in the memory.
+    pub is_retry: bool,
 }
 
 /// Where a job's result goes.
@@ -53,7 +55,7 @@ impl Job {
         seed: u32,
         output: Output,
     ) -> Self {
-        Self { tokens, restore, options, sampler, seed, output, cancel: CancelFlag::new(), then: None }
+        Self { tokens, restore, options, sampler, seed, output, cancel: CancelFlag::new(), then: None, is_retry: false }
     }
 
     pub fn fail(self, error: EngineError) {
@@ -146,6 +148,11 @@ impl Slot {
 
     pub fn cancelled(&self) -> bool {
         self.job.cancel.is_raised()
+    }
+
+    /// Whether the prompt is still being evaluated.
+    pub fn is_in_prompt(&self) -> bool {
+        self.prompt.is_none()
     }
 
     /// What the memory holds of this sequence: the first `n_past` tokens of prompt and answer.

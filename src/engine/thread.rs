@@ -86,6 +86,7 @@ pub(super) struct DecodeLoop {
     slots: Vec<Option<Slot>>,
     /// What the memory still holds of each sequence that no slot works on.
     held: Vec<Held>,
+    needs_wipe: bool,
     n_begun: u64,
     batch: Batch,
     /// The slot that goes first into the next batch, so that a limit on sequences per batch starves nobody.
@@ -96,6 +97,9 @@ pub(super) struct DecodeLoop {
 #[derive(Default)]
 struct Held {
     tokens: Vec<Token>,
+    /// Another program computed them. They serve the request that brought them and no other: what is evaluated here must not
+    /// depend on whether a provider was right.
+    is_foreign: bool,
     /// When it was last used, in jobs begun since the start.
     used: u64,
 }
@@ -123,6 +127,7 @@ impl DecodeLoop {
             slot_work: Vec::new(),
             slots,
             held,
+            needs_wipe: false,
             n_begun: 0,
             batch: Batch::new(),
             first: 0,
@@ -162,12 +167,29 @@ impl DecodeLoop {
         }
     }
 
+    /// Zeroes the memory when something in it was not a number. Waits until no slot works; false until then.
+    fn wipe_if_needed(&mut self) -> bool {
+        if !self.needs_wipe {
+            return true;
+        }
+        if self.slots.iter().any(Option::is_some) {
+            return false;
+        }
+        self.context.wipe();
+        self.held.iter_mut().for_each(|held| held.tokens.clear());
+        self.needs_wipe = false;
+        true
+    }
+
     /// Ends what nobody waits for, then gives waiting jobs, first come first served, to free sequences.
     fn admit(&mut self) {
         for seq in 0..self.slots.len() {
             if self.slots[seq].as_ref().is_some_and(Slot::cancelled) {
                 self.free(seq);
             }
+        }
+        if !self.wipe_if_needed() {
+            return;
         }
         let is_free = |work: &mut SlotWork| self.slots.get(work.slot).is_none_or(Option::is_none);
         let ready: Vec<SlotWork> = self.slot_work.extract_if(.., is_free).collect();
@@ -177,6 +199,7 @@ impl DecodeLoop {
             && let Some(job) = self.queue.pop_front()
         {
             let Some(job) = wanted(job) else { continue };
+            self.forget_foreign_tokens();
             let Some(seq) = self.best_free(&job) else {
                 // The slot that it asks for is busy. First come, first served: the others wait with it.
                 self.queue.push_front(job);
@@ -193,7 +216,8 @@ impl DecodeLoop {
         let free = (0..self.slots.len()).filter(|&seq| self.slots[seq].is_none()).filter(wanted);
         free.max_by_key(|&seq| {
             let held = &self.held[seq];
-            let n_common = if job.options.reuse_prefix { common_prefix(&held.tokens, &job.tokens) } else { 0 };
+            let n_common =
+                if job.options.reuse_prefix && !held.is_foreign { common_prefix(&held.tokens, &job.tokens) } else { 0 };
             // A template's first words are common to all chats.
             let is_worth = n_common * 10 >= job.tokens.len();
             (if is_worth { n_common } else { 0 }, std::cmp::Reverse(held.used))
@@ -203,7 +227,9 @@ impl DecodeLoop {
     fn begin(&mut self, seq: usize, job: Job) {
         let seq_id = seq_id(seq);
         self.n_begun += 1;
-        let held = std::mem::replace(&mut self.held[seq], Held { tokens: Vec::new(), used: self.n_begun });
+        let held = std::mem::take(&mut self.held[seq]);
+        self.held[seq].used = self.n_begun;
+        self.held[seq].is_foreign = held.is_foreign || job.restore.is_some();
         if let Output::Embedding(reply) = &job.output {
             let _ = reply.send(embed(&mut self.context, seq_id, &job.tokens, self.limits.is_pooled));
             return;
@@ -232,6 +258,16 @@ impl DecodeLoop {
             Err(reason) => {
                 self.context.clear_seq(seq_id);
                 job.fail(EngineError::Restore(reason.to_string()));
+            }
+        }
+    }
+
+    /// Between requests; answers to one request follow each other without this.
+    fn forget_foreign_tokens(&mut self) {
+        for seq in 0..self.held.len() {
+            if self.slots[seq].is_none() && std::mem::take(&mut self.held[seq].is_foreign) {
+                self.held[seq].tokens.clear();
+                self.context.clear_seq(seq_id(seq));
             }
         }
     }
@@ -376,6 +412,10 @@ impl DecodeLoop {
         let is_prompt = slot.next.is_none();
         let vocab = self.context.model().vocab();
         let outcome = self.context.logits(index).map_err(decode_error).and_then(|logits| {
+            let has_nan = || logits.iter().any(|logit| logit.is_nan());
+            if is_prompt && has_nan() {
+                return Ok(AfterLogits::NotNumbers);
+            }
             if is_prompt {
                 let argmax = crate::llama::argmax(logits).ok_or_else(|| decode_error(no_numbers()))?;
                 let prompt = slot.prompt_finished(argmax)?;
@@ -388,13 +428,31 @@ impl DecodeLoop {
                     }
                 }
             }
-            slot.choose(logits, vocab, self.limits.n_ctx).map(AfterLogits::Go)
+            match slot.choose(logits, vocab, self.limits.n_ctx) {
+                Err(_) if has_nan() => Ok(AfterLogits::NotNumbers),
+                progress => progress.map(AfterLogits::Go),
+            }
         });
         match outcome {
             Ok(AfterLogits::Go(Progress::Continue)) => {}
             Ok(AfterLogits::Go(Progress::Finished)) => self.free(share.seq),
             Ok(AfterLogits::Save(prompt)) => self.save(share.seq, prompt),
+            Ok(AfterLogits::NotNumbers) => self.not_numbers(share.seq),
             Err(error) => self.fail(share.seq, error),
+        }
+    }
+
+    /// Logits are not numbers: something in the memory is not, by a restored state or by what was computed on one. The memory is
+    /// zeroed; a job that brought no state has not caused this, and is done again.
+    fn not_numbers(&mut self, seq: usize) {
+        self.needs_wipe = true;
+        let Some(mut slot) = self.slots[seq].take() else { return };
+        self.context.clear_seq(seq_id(seq));
+        if slot.is_in_prompt() && slot.job.restore.is_none() && !slot.job.is_retry {
+            slot.job.is_retry = true;
+            self.queue.push_front(Box::new(slot.job));
+        } else {
+            slot.job.fail(decode_error(no_numbers()));
         }
     }
 
@@ -439,6 +497,7 @@ impl DecodeLoop {
 enum AfterLogits {
     Go(Progress),
     Save(super::PromptReport),
+    NotNumbers,
 }
 
 /// The job, or the first of those behind it that somebody still waits for.

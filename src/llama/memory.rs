@@ -20,6 +20,13 @@ impl Context {
         }
     }
 
+    /// Forgets all sequences and zeroes the memory. [`clear_seq`](Self::clear_seq) only frees cells; NaN in a freed one goes
+    /// on: the next sequence's running state begins as the old one times 0, and masked cells are weighed with 0.
+    pub fn wipe(&mut self) {
+        // SAFETY: the context is alive and owned by this thread.
+        unsafe { llama_sys::llama_memory_clear(llama_sys::llama_get_memory(self.as_ptr()), true) };
+    }
+
     /// Removes positions `[from, to)` of a sequence; `to < 0` means to the end. False when the memory cannot forget only
     /// a part (recurrent models).
     pub fn remove(&mut self, seq: SeqId, from: Pos, to: Pos) -> Result<bool, Error> {

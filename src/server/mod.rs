@@ -3,7 +3,7 @@
 //! Reading order: this file (routes, shutdown), `state` (what handlers share), `layers` (what happens to every request),
 //! `guard`, `cors` and `auth` (who may ask), `extract` and `error` (bytes in, JSON out), `fields` and `openai::params` (a
 //! typed reading of a request), `generation` (engine events to steps), `reply` and `sse` (steps to a body or a stream),
-//! then one file for each endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers. `responses`
+//! then one file for each endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers, `openapi` describes it all. `responses`
 //! and `anthropic` are two more APIs of chat; `dialect` and `events` are what they share.
 //!
 //! Nothing below this module knows HTTP or JSON wire formats.
@@ -25,6 +25,7 @@ mod health;
 mod layers;
 mod native;
 mod openai;
+mod openapi;
 mod reply;
 mod responses;
 mod service;
@@ -56,6 +57,7 @@ pub fn app(state: AppState) -> Router {
         .merge(responses::routes())
         .merge(anthropic::routes())
         .merge(service::routes())
+        .merge(openapi::routes())
         // A wrong method on a known path is answered like an unknown path, as llama-server does; never 405.
         .fallback(layers::not_found)
         .method_not_allowed_fallback(layers::not_found)

@@ -64,7 +64,8 @@ impl<'a> Row<'a> {
 /// The reply as JSON; `None` when it is of another type.
 fn document(reply: &Reply) -> Option<Value> {
     if reply.is_event_stream() {
-        let mut events: Vec<&str> = reply.events();
+        // A line each, after the event's name where there is one.
+        let mut events: Vec<&str> = reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
         let done = events.last() == Some(&"[DONE]");
         if done {
             events.pop();
@@ -94,7 +95,8 @@ fn holds(json: &Value, check: &str) -> bool {
         Some(end) => {
             let (path, expected) = (at(json, &check[..end]), &check[end + 1..]);
             if check[end..].starts_with('=') {
-                return *path == serde_json::from_str::<Value>(expected).unwrap_or_else(|_| panic!("{check} is no JSON"));
+                return *path
+                    == serde_json::from_str::<Value>(expected).unwrap_or_else(|_| panic!("{check} is no JSON"));
             }
             let text = path.as_str().map_or_else(|| path.to_string(), str::to_owned);
             text.contains(&expected.replace('_', " ")) || text.contains(expected)

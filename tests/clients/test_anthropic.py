@@ -13,13 +13,16 @@ TOOLS = [
 ]
 
 
+# The client's functions know no temperature any more; its server and others do.
+GREEDY = {"model": MODEL, "max_tokens": 32, "extra_body": {"temperature": 0}}
+
+
 def ask(claude, messages=CAPITAL, **params):
-    return claude.messages.create(**{"model": MODEL, "max_tokens": 32, "temperature": 0, "messages": messages, **params})
+    return claude.messages.create(messages=messages, **{**GREEDY, **params})
 
 
 def final(claude, messages=CAPITAL, **params):
-    params = {"model": MODEL, "max_tokens": 32, "temperature": 0, "messages": messages, **params}
-    with claude.messages.stream(**params) as stream:
+    with claude.messages.stream(messages=messages, **{**GREEDY, **params}) as stream:
         return stream.get_final_message()
 
 

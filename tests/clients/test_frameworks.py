@@ -127,7 +127,7 @@ def test_litellm_speaks_anthropics_language():
 
 def test_litellm_maps_errors():
     with pytest.raises(litellm.BadRequestError):
-        lite(messages=[{"role": "user", "content": [{"type": "unheard_of"}]}])
+        lite(extra_body={"grammar": "root ::= oops"})
     with pytest.raises(litellm.ContextWindowExceededError):
         lite(messages=[{"role": "user", "content": "word " * 20000}])
 

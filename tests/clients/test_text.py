@@ -137,7 +137,7 @@ def check_logprobs(content, entries, n_top):
         assert entry.logprob <= 0
         assert len(entry.top_logprobs) == n_top
         top = [other.logprob for other in entry.top_logprobs]
-        assert top == sorted(top, reverse=True) and top[0] <= 0
+        assert top == sorted(top, reverse=True) and all(logprob <= 0 for logprob in top)
         # They are a part of the whole vocabulary, whose probabilities sum to 1.
         assert sum(math.exp(logprob) for logprob in top) <= 1 + 1e-5
         # At temperature 0 the likeliest is chosen.

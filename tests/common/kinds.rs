@@ -76,8 +76,9 @@ pub fn engine(model: &Path, cache: CacheType, n_seq: u32) -> Engine {
 
 /// `n` ids of the tiny models' bytes; another `salt` gives others from the first on.
 pub fn prompt(n: usize, salt: u32) -> Vec<Token> {
-    let byte =
-        |i: usize| (i as u32).wrapping_mul(2_654_435_761).wrapping_add(salt.wrapping_mul(0x5bd1_e995)).rotate_left(9) as u8;
+    let byte = |i: usize| {
+        (i as u32).wrapping_mul(2_654_435_761).wrapping_add(salt.wrapping_mul(0x5bd1_e995)).rotate_left(9) as u8
+    };
     (0..n).map(|i| model::byte_token(byte(i + 1))).collect()
 }
 

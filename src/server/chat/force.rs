@@ -32,19 +32,52 @@ pub(super) fn prepare(backend: &Backend, mut call: ChatCall) -> Result<Prepared,
     // Small models repeat themselves where they may.
     call.parallel_tool_calls.get_or_insert(false);
     let mut chat = backend.apply_template(&request(backend, &call))?;
-    match chat.grammar.take() {
-        Some(grammar) if grammar.triggers.is_some() => native(backend, call, chat, grammar),
-        _ => generic(backend, call),
+    let markers = first_markers(&chat);
+    match chat.grammar.take().and_then(|grammar| begin_with(&grammar.gbnf, &markers)) {
+        Some(gbnf) => native(backend, call, chat, gbnf),
+        None => generic(backend, call),
     }
 }
 
+/// The words that begin a section of calls in the model's own format.
+fn first_markers(chat: &ChatPrompt) -> Vec<String> {
+    let triggers = chat.parser_params["grammar_triggers"].as_array().cloned().unwrap_or_default();
+    // 1 is a word (common.h, common_grammar_trigger_type).
+    let words = triggers.iter().filter(|trigger| trigger["type"] == 1).filter_map(|trigger| trigger["value"].as_str());
+    words.map(str::to_owned).collect()
+}
+
+/// The grammar of a call that the model may begin by itself, whose root is a choice of all places where one may begin, cut
+/// down to those that begin with one of the markers: inside a section, say, a call begins otherwise, and alone the parser
+/// does not know it. `None` when none does.
+fn begin_with(gbnf: &str, markers: &[String]) -> Option<String> {
+    let is_root = |line: &&str| line.starts_with("root ::= ");
+    let root = gbnf.lines().find(is_root)?;
+    let begins = |rule: &&str| {
+        let definition = gbnf.lines().find_map(|line| line.strip_prefix(rule)?.strip_prefix(" ::= "));
+        let first = definition.map(|text| text.trim_start_matches(['(', ' '])).unwrap_or_default();
+        markers.iter().any(|marker| first.starts_with(&format!("\"{}", escaped(marker))))
+    };
+    let kept: Vec<&str> = root["root ::= ".len()..].split(" | ").map(str::trim).filter(begins).collect();
+    if kept.is_empty() {
+        return None;
+    }
+    let new_root = format!("root ::= {}", kept.join(" | "));
+    Some(gbnf.lines().map(|line| if is_root(&line) { new_root.as_str() } else { line }).collect::<Vec<_>>().join("\n"))
+}
+
+/// As a literal of a grammar has it.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\r', "\\r")
+}
+
 /// The model's own format.
-fn native(backend: &Backend, call: ChatCall, mut chat: ChatPrompt, grammar: Grammar) -> Result<Prepared, ApiError> {
+fn native(backend: &Backend, call: ChatCall, mut chat: ChatPrompt, gbnf: String) -> Result<Prepared, ApiError> {
     let suffix = end_of_thoughts(&chat);
     chat.prompt.push_str(&suffix);
     let parser = common_parser(&call, &chat, &suffix);
     let mut prepared = assemble(backend, call, chat, parser)?;
-    prepared.options.sampling.grammar = Some(Grammar { gbnf: grammar.gbnf, ..Grammar::default() });
+    prepared.options.sampling.grammar = Some(Grammar { gbnf, ..Grammar::default() });
     Ok(prepared)
 }
 
@@ -104,4 +137,19 @@ fn described(messages: &Value, tools: &[Tool], allow_several: bool) -> Value {
         _ => messages.insert(0, json!({"role": "system", "content": text})),
     }
     Value::Array(messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_places_that_begin_with_a_marker_are_kept() {
+        let gbnf = "root ::= call | calls\ncall ::= \"<call>\" x\ncalls ::= \"<calls>\" call \"</calls>\"\nx ::= \"a\"";
+        let cut = |marker: &str| begin_with(gbnf, &[marker.to_owned()]);
+        assert_eq!(cut("<calls>").unwrap(), gbnf.replacen("call | calls", "calls", 1));
+        assert_eq!(cut("<call>").unwrap(), gbnf.replacen("call | calls", "call", 1));
+        assert_eq!(cut("{"), None);
+        assert_eq!(begin_with("root ::= a\na ::= \"\\n<x>\"", &["\n<x>".to_owned()]).is_some(), true);
+    }
 }

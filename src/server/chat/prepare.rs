@@ -86,7 +86,8 @@ pub(super) fn request(backend: &Backend, call: &ChatCall) -> ChatRequest {
         continue_final_message,
         json_schema: call.schema.clone(),
         grammar: None,
-        enable_thinking: call.enable_thinking,
+        // As llama-server: a template that knows the variable and shows no thoughts is told that there are none.
+        enable_thinking: Some(call.enable_thinking.unwrap_or(caps["supports_thinking"] == true)),
         reasoning_format: call.reasoning_format.clone(),
         chat_template_kwargs: call.template_kwargs.clone(),
     }
