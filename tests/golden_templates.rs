@@ -19,7 +19,8 @@ const N_TEMPLATES: usize = 12;
 /// The files with this ending, by their names without it.
 fn texts(folder: &Path, ending: &str) -> BTreeMap<String, String> {
     let files = entries(folder).into_iter().filter(|path| path.extension().is_some_and(|end| end == ending));
-    let text = |path: PathBuf| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap());
+    let text =
+        |path: PathBuf| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap());
     files.map(text).collect()
 }
 

@@ -28,10 +28,12 @@ def call(path, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(URL + path, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request) as reply:
+        with urllib.request.urlopen(request, timeout=600) as reply:
             return json.load(reply)
     except urllib.error.HTTPError as error:
         raise RuntimeError(f"{URL}{path}: {error.code}: {error.read(500).decode(errors='replace')}") from error
+    except OSError as error:
+        raise RuntimeError(f"{URL}{path}: {error}") from error
 
 
 def check_model(path):

@@ -112,6 +112,17 @@ fn version() -> String {
     )
 }
 
+/// Refuses to replace what is there and is no plain file: a device, a pipe, a folder, a link.
+fn require_replaceable(path: &std::path::Path) -> Result<(), Failure> {
+    match path.symlink_metadata() {
+        Ok(metadata) if !metadata.file_type().is_file() => {
+            let path = path.display();
+            Err(Failure::usage(format!("{path} is no regular file, and is not replaced; name another file")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes to stdout. A closed pipe (`onebit licenses | head`) is a normal end.
 fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();

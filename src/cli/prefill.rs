@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::engine::{CacheType, Device, Engine, EngineConfig, FlashAttention, PrefillReport};
 use crate::llama::Token;
 
-use super::{Failure, config::Mode, exit_code, print, start_log};
+use super::{Failure, config::Mode, exit_code, print, require_replaceable, start_log};
 
 /// Compute a prompt's KV cache and write it as a llama.cpp sequence-state file.
 #[derive(Debug, Parser)]
@@ -117,6 +117,7 @@ fn engine_config(args: &PrefillArgs, n_ids: usize) -> Result<EngineConfig, Failu
 
 /// Writes under a temporary name and renames, so that nobody ever sees half a file.
 fn prefill(engine: &Engine, ids: Vec<Token>, out: &Path) -> Result<PrefillReport, Failure> {
+    require_replaceable(out)?;
     let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot_write = |err: std::io::Error| Failure::new(1, format!("--out {}: {err}", out.display()));
     let partial = tempfile::Builder::new().prefix(".prefill-").tempfile_in(folder).map_err(cannot_write)?;

@@ -63,6 +63,7 @@ pub(super) async fn signalled() -> u8 {
 
 fn prompt_text(args: &RunArgs) -> Result<String, Failure> {
     match args.prompt.as_deref() {
+        Some("") => return Err(Failure::usage("the prompt is empty")),
         Some(prompt) if prompt != "-" => return Ok(prompt.to_owned()),
         None if std::io::stdin().is_terminal() => {
             return Err(Failure::usage("no prompt: give one in quotes, or pipe it in"));
@@ -73,6 +74,9 @@ fn prompt_text(args: &RunArgs) -> Result<String, Failure> {
     std::io::stdin()
         .read_to_string(&mut text)
         .map_err(|err| Failure::usage(format!("cannot read the prompt: {err}")))?;
+    if text.trim().is_empty() {
+        return Err(Failure::usage("the prompt is empty: nothing came from standard input"));
+    }
     Ok(text)
 }
 

@@ -57,6 +57,10 @@ fn require_readable(path: &Path) -> Result<(), LoadError> {
     if metadata.is_dir() {
         return Err(fail("it is a folder, not a GGUF file".to_owned()));
     }
+    if !metadata.is_file() {
+        // Opening a pipe would wait for somebody to write into it.
+        return Err(fail("it is a device or a pipe, not a GGUF file".to_owned()));
+    }
     let mut magic = [0u8; 4];
     let mut file = std::fs::File::open(path).map_err(|err| fail(plain(&err)))?;
     match std::io::Read::read_exact(&mut file, &mut magic) {

@@ -46,6 +46,16 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
+/// ggml aborts the process when nobody answers at an endpoint.
+fn require_listener(endpoint: &str) -> Result<(), Error> {
+    use std::net::{TcpStream, ToSocketAddrs};
+    const LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
+    let bad = |reason: String| Error::Invalid(format!("no ggml RPC server at {endpoint}: {reason}"));
+    let mut addresses = endpoint.to_socket_addrs().map_err(|_| bad("expected HOST:PORT".to_owned()))?;
+    let address = addresses.next().ok_or_else(|| bad("the host has no address".to_owned()))?;
+    TcpStream::connect_timeout(&address, LIMIT).map(drop).map_err(|err| bad(err.to_string()))
+}
+
 impl Device {
     /// Every device of this build and machine.
     pub fn all() -> Vec<Device> {
@@ -64,6 +74,7 @@ impl Device {
 
     /// Adds the devices of a ggml RPC server at `host:port` to the registry.
     pub fn add_rpc_server(endpoint: &str) -> Result<(), Error> {
+        require_listener(endpoint)?;
         Backend::init();
         let endpoint = CString::new(endpoint).map_err(|_| Error::Nul)?;
         // SAFETY: the endpoint outlives the call; the shim answers with a status.

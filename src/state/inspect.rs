@@ -69,13 +69,12 @@ impl SectionReport {
 
 /// Reads a file of `len` bytes, from its start; `Err` only when even the header is not that of a state file.
 ///
-/// The kinds of memory are found by trying them; those of `layout` are tried first.
+/// The kinds of memory are those of `layout`; without one they are found by trying them.
 pub fn inspect<R: BufRead + Seek>(reader: &mut R, len: u64, layout: Option<&Layout>) -> Result<Report, StateError> {
     let mut input = Input::new(reader, len);
     let header = header::read_from(&mut input)?;
-    let known = layout.and_then(|layout| structure::read(&mut input, &header, |guess| guess.is_of(layout)).ok());
-    let sections = match known {
-        Some(sections) => Ok(sections),
+    let sections = match layout {
+        Some(layout) => structure::read(&mut input, &header, |guess| guess.is_of(layout)),
         None => structure::read(&mut input, &header, |_| true),
     };
     let (sections, problem) = match sections {

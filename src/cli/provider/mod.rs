@@ -112,6 +112,10 @@ pub(super) fn main(command: &ProviderCommand) -> Result<(), Failure> {
 }
 
 fn settings(args: &CheckArgs) -> Result<Settings, Failure> {
+    // A bare name is looked up in PATH, as by the server.
+    if args.program.components().count() > 1 && !args.program.exists() {
+        return Err(Failure::usage(format!("{}: there is no such program", args.program.display())));
+    }
     let timeout = Duration::try_from_secs_f64(args.timeout).ok().filter(|timeout| !timeout.is_zero());
     let timeout = timeout
         .ok_or_else(|| Failure::usage(format!("--timeout {}: give a number of seconds above 0", args.timeout)))?;

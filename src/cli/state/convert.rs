@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::state::{self, Layout};
 
-use super::super::{Failure, print};
+use super::super::{Failure, print, require_replaceable};
 use super::{CacheArgs, StateFile, layout, load, told};
 
 #[derive(Debug, Args)]
@@ -39,6 +39,7 @@ pub(super) fn main(args: &ConvertArgs) -> Result<(), Failure> {
     if !args.force && args.output.symlink_metadata().is_ok() {
         return Err(exists(&args.output));
     }
+    require_replaceable(&args.output)?;
     let engine = load(&args.model, &args.cache)?;
     let layout = layout(&engine)?;
     let header = state::read_header(&mut file.reader, file.len).map_err(|error| file.bad(&error))?;
@@ -60,7 +61,9 @@ fn write(file: &mut StateFile, from: u32, layout: &Layout, args: &ConvertArgs) -
     // As any new file, not as a private one.
     let permissions = Permissions::from_mode(0o666);
     let partial = tempfile::Builder::new().prefix(".convert-").permissions(permissions).tempfile_in(folder);
-    let mut partial = partial.map_err(cannot_write)?;
+    // Without the temporary name, which nobody asked for.
+    let without_path = |error: std::io::Error| cannot_write(error.kind().into());
+    let mut partial = partial.map_err(without_path)?;
     let to = layout.native;
     let mut writer = BufWriter::with_capacity(256 * 1024, partial.as_file_mut());
     let n_bytes = state::convert(&mut file.reader, file.len, layout, to, &mut writer)
