@@ -136,7 +136,7 @@ fn template_source(text: &str) -> Result<String, Failure> {
 
 pub fn hybrid_config(model: &ModelArgs, args: &HybridArgs) -> Result<HybridConfig, Failure> {
     if let Some(folder) = args.slot_dir.as_deref().filter(|folder| !folder.is_dir()) {
-        return Err(Failure::usage(format!("--slot-dir {}: there is no such folder", folder.display())));
+        return Err(Failure::new(1, format!("--slot-dir {}: there is no such folder", folder.display())));
     }
     let seconds = args.prefill_timeout;
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
