@@ -240,6 +240,22 @@ fn convert_does_not_overwrite_unless_told_to() {
 }
 
 #[test]
+fn convert_replaces_nothing_but_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+    std::fs::write(&real, "precious").unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    for out in [&link, &folder.path().to_path_buf()] {
+        let args = ["convert", "tiny-llama-40.v3.state", out.to_str().unwrap(), "-f", "-m", "tiny-llama.gguf"];
+        let (code, _, stderr) = state(&args);
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains("is no regular file"), "{stderr}");
+    }
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(std::fs::read(real).unwrap(), b"precious");
+}
+
+#[test]
 fn convert_names_both_versions_when_it_cannot() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");

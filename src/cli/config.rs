@@ -136,7 +136,8 @@ fn template_source(text: &str) -> Result<String, Failure> {
 
 pub fn hybrid_config(model: &ModelArgs, args: &HybridArgs) -> Result<HybridConfig, Failure> {
     if let Some(folder) = args.slot_dir.as_deref().filter(|folder| !folder.is_dir()) {
-        return Err(Failure::usage(format!("--slot-dir {}: there is no such folder", folder.display())));
+        let reason = if folder.exists() { "Not a directory" } else { "No such file or directory" };
+        return Err(Failure::new(1, format!("cannot use the slot directory {}: {reason}", folder.display())));
     }
     let seconds = args.prefill_timeout;
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());

@@ -18,6 +18,9 @@ use super::{Failure, access, defaults, endpoints, hrx};
 
 const NAME: &str = "onebit serve";
 
+/// How long a load may take to notice that it is to stop.
+const STOP_LOADING: Duration = Duration::from_secs(3);
+
 pub(super) fn main(args: &ServeArgs) -> Result<(), Failure> {
     let mode = Mode::parse(&args.model.device);
     config::refuse(&mode, args)?;
@@ -61,7 +64,12 @@ async fn serve(args: &ServeArgs, mode: Mode) -> Result<(), Failure> {
     let state = AppState::new(config);
     let serving = tokio::spawn(server::run(listener, state.clone(), signal.clone().cancelled_owned()));
 
-    let loaded = tokio::task::spawn_blocking(move || loading::load(NAME, engine_config, &stop_loading, false)).await;
+    let load = tokio::task::spawn_blocking(move || loading::load(NAME, engine_config, &stop_loading, false));
+    let loaded = tokio::select! {
+        loaded = load => loaded,
+        // It looks for the signal while it reads weights; what waits for another machine does not.
+        () = async { signal.cancelled().await; tokio::time::sleep(STOP_LOADING).await } => return Ok(()),
+    };
     let engine = match loaded.unwrap_or_else(|err| Err(Failure::new(1, format!("loading failed: {err}")))) {
         Ok(engine) => engine,
         // Asked to stop while loading: a normal end.

@@ -47,9 +47,12 @@ fn other_weights_are_found_by_the_probe() {
     let bench = Bench::new(&format!("\"$prefill\" --tokens \"$tokens\" --out \"$out\" --model '{}'", other.display()));
     let server = bench.start();
     let request = Request::text(PROMPT);
-    assert_eq!(server.ask(&request).visible(), cpu_answer(&request).visible());
-    let HybridLine::Fallback(reason) = server.hybrid_line() else { panic!("the file was taken") };
-    assert!(reason.starts_with("bad state file: the values are not this model's: K of layer "), "{reason}");
+    // A refused file does not count as the first: the next is looked at as well.
+    for _ in 0..3 {
+        assert_eq!(server.ask(&request).visible(), cpu_answer(&request).visible());
+        let HybridLine::Fallback(reason) = server.hybrid_line() else { panic!("the file was taken") };
+        assert!(reason.starts_with("bad state file: the values are not this model's: K of layer "), "{reason}");
+    }
     server.stop();
 }
 

@@ -150,6 +150,6 @@ mod tests {
         assert_eq!(cut("<calls>").unwrap(), gbnf.replacen("call | calls", "calls", 1));
         assert_eq!(cut("<call>").unwrap(), gbnf.replacen("call | calls", "call", 1));
         assert_eq!(cut("{"), None);
-        assert_eq!(begin_with("root ::= a\na ::= \"\\n<x>\"", &["\n<x>".to_owned()]).is_some(), true);
+        assert!(begin_with("root ::= a\na ::= \"\\n<x>\"", &["\n<x>".to_owned()]).is_some());
     }
 }

@@ -30,15 +30,14 @@ use crate::{
 /// The handler.
 pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
     let call = read(&Fields::root(&body), &state)?;
-    let Params { stream, include_usage, timings_per_token, .. } = call.params;
+    let Params { stream, include_usage, .. } = call.params;
     let has_logprobs = call.params.top_logprobs().is_some();
     let backend = state.backend()?.clone();
     let answers = chat::start(&state, call).await?;
     if stream {
         let head = Head::new(&state, "chatcmpl-", "chat.completion.chunk")?;
         let ended = Vec::new();
-        let writer =
-            ChatWriter { head, backend, n: answers.len(), include_usage, timings_per_token, has_logprobs, ended };
+        let writer = ChatWriter { head, backend, n: answers.len(), include_usage, has_logprobs, ended };
         return Ok(reply::stream(writer, answers, state.config().keep_alive));
     }
     let head = Head::new(&state, "chatcmpl-", "chat.completion")?;
@@ -226,7 +225,6 @@ struct ChatWriter {
     backend: Backend,
     n: usize,
     include_usage: bool,
-    timings_per_token: bool,
     has_logprobs: bool,
     ended: Vec<End>,
 }
@@ -304,8 +302,6 @@ impl Writer<ChatStep> for ChatWriter {
                     logprobs: None,
                 };
                 let body = if is_last && !self.include_usage {
-                    Body::last(&self.head, vec![choice], Totals::without_usage(&end.report))
-                } else if self.timings_per_token {
                     Body::last(&self.head, vec![choice], Totals::without_usage(&end.report))
                 } else {
                     Body::chunk(&self.head, choice)

@@ -61,6 +61,9 @@ pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object
     Ok(ApiJson(Body::last(&head, choices, totals(&reports, n))).into_response())
 }
 
+/// Tokens of each prompt, the options, and the text that comes before each answer.
+type Prepared = (Vec<Vec<Token>>, GenerateOptions, Vec<String>);
+
 /// A request, checked.
 struct Request {
     params: Params,
@@ -110,8 +113,8 @@ impl Request {
         self.params.set_schema(&schema)
     }
 
-    /// Tokens of each prompt, the options, and the text that comes before each answer. Tokenizes: not for an async thread.
-    fn prepare(self, backend: &Backend) -> Result<(Vec<Vec<Token>>, GenerateOptions, Vec<String>), ApiError> {
+    /// Tokenizes: not for an async thread.
+    fn prepare(self, backend: &Backend) -> Result<Prepared, ApiError> {
         let mut prompts = Vec::new();
         let mut echoes = Vec::new();
         for prompt in &self.prompts {

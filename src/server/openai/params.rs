@@ -21,8 +21,6 @@ pub struct Params {
     pub include_usage: bool,
     /// Answers to the one prompt.
     pub n: usize,
-    /// Timings in every chunk.
-    pub timings_per_token: bool,
     /// Everything for the engine but the biases of `bias`.
     options: GenerateOptions,
     /// Biases in the order of the request.
@@ -61,13 +59,14 @@ impl Params {
             reuse_prefix: fields.bool("cache_prompt")?.unwrap_or(defaults.reuse_prefix),
         };
         let n = count(fields, "n")?.or(count(fields, "n_cmpl")?).unwrap_or(1);
+        // Timings come with the last chunk in any case.
+        fields.bool("timings_per_token")?;
         // Read for its type only: one model is served, and replies carry that one's id.
         fields.string("model")?;
         Ok(Self {
             stream: fields.bool("stream")?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
             n,
-            timings_per_token: fields.bool("timings_per_token")?.unwrap_or(false),
             options,
             bias: logit_bias(fields)?,
         })

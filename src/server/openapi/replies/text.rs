@@ -48,7 +48,7 @@ pub struct TextLogprobs {
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum NativeReply {
-    One(NativeChunk),
+    One(Box<NativeChunk>),
     Many(Vec<NativeChunk>),
 }
 
