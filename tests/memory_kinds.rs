@@ -171,17 +171,17 @@ fn beside_a_running_sequence() {
 
 /// The ids are this engine's answer, up to the first place where two tokens were about equally likely.
 fn check_but_for_ties(engine: &Engine, prompt: &[Token], ids: &[i32], what: &str) {
-    /// Logits of the tiny models vary by some 2.5; another order of summation, carried on through 300 tokens of f16 or q8_0
-    /// cache, moves them by up to 0.03. A sequence that was touched by its neighbour is off by whole units.
-    const TIE: f32 = 0.05;
+    /// Logits of the tiny models vary by some 2.5. Two plain generations beside each other, without any file, move each other's
+    /// by up to 0.17 (measured on the sliding-window model, which carries a difference on through 300 tokens). A sequence
+    /// that another one writes into is off by whole units.
+    const TIE: f32 = 0.25;
     let expected = whole(engine, prompt, u32::try_from(ids.len()).unwrap()).ids;
     let Some(at) = ids.iter().zip(&expected).position(|(found, expected)| found != expected) else {
         assert_eq!(ids.len(), expected.len(), "{what}");
         return;
     };
     let so_far: Vec<Token> = prompt.iter().copied().chain(ids[..at].iter().copied().map(Token)).collect();
-    let mut options = greedy(1);
-    options.sampling.logit_bias = vec![(Token(ids[at]), TIE)];
-    let with_bias = Answer::read(engine.generate(&so_far[..], &options).unwrap()).unwrap();
-    assert_eq!(with_bias.ids, ids[at..=at], "{what}: token {at}, {} would be right", expected[at]);
+    let logits = engine.logits(&so_far[..], None).unwrap();
+    let gap = logits[expected[at] as usize] - logits[ids[at] as usize];
+    assert!(gap <= TIE, "{what}: token {at} is {}, {} would be right by {gap}", ids[at], expected[at]);
 }
