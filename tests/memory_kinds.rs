@@ -9,7 +9,7 @@ use std::path::Path;
 use onebit::engine::{CacheType, Engine, EngineError, Event};
 use onebit::llama::Token;
 
-use common::kinds::{Answer, Kind, N_UBATCH, engine, greedy, prompt, restored, whole};
+use common::kinds::{Kind, N_UBATCH, engine, greedy, prompt, restored, whole};
 
 /// Greedy tokens that are compared.
 const N_ANSWER: u32 = 32;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::llama::{ChatTemplates, Error, GrammarSpec, Token, Vocab};
+use crate::llama::{ChatTemplates, Error, GrammarSpec, Token, TriggerSpec, Vocab};
 
 use super::{Engine, EngineError, Grammar, GrammarTriggers};
 
@@ -106,7 +106,11 @@ pub(super) fn grammar_spec(engine: &Engine, grammar: &Grammar) -> Result<Grammar
     }
     let prefill =
         if grammar.prefill.is_empty() { Vec::new() } else { engine.tokenize(&grammar.prefill, false, true)? };
-    let triggers = grammar.triggers.as_ref().map(|triggers| (triggers.patterns.clone(), triggers.tokens.clone()));
+    let triggers = grammar.triggers.as_ref().map(|triggers| TriggerSpec {
+        words: triggers.words.clone(),
+        patterns: triggers.patterns.clone(),
+        tokens: triggers.tokens.clone(),
+    });
     Ok(GrammarSpec { gbnf: grammar.gbnf.clone(), triggers, prefill })
 }
 
@@ -131,7 +135,7 @@ fn triggers(list: &Value, vocab: Vocab<'_>) -> GrammarTriggers {
             }
             Some(1) => match single_token(vocab, &value) {
                 Some(token) => triggers.tokens.push(token),
-                None => triggers.patterns.push(format!("[\\s\\S]*?({})[\\s\\S]*", escape_regex(&value))),
+                None => triggers.words.push(value),
             },
             Some(2) => triggers.patterns.push(format!("[\\s\\S]*?({value})[\\s\\S]*")),
             _ => triggers.patterns.push(anchored(&value)),
@@ -144,17 +148,6 @@ fn anchored(pattern: &str) -> String {
     let start = if pattern.starts_with('^') { "" } else { "^" };
     let end = if pattern.ends_with('$') { "" } else { "$" };
     format!("{start}{pattern}{end}")
-}
-
-fn escape_regex(word: &str) -> String {
-    let mut escaped = String::with_capacity(word.len());
-    for character in word.chars() {
-        if r".^$|()*+?[]{}\".contains(character) {
-            escaped.push('\\');
-        }
-        escaped.push(character);
-    }
-    escaped
 }
 
 fn single_token(vocab: Vocab<'_>, word: &str) -> Option<Token> {

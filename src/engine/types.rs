@@ -107,7 +107,10 @@ pub struct Grammar {
 /// What switches a lazy grammar on.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GrammarTriggers {
-    /// Regular expressions matched from the start of the output; the grammar sees the text from the first group on.
+    /// Words; the grammar sees the text from the word on.
+    pub words: Vec<String>,
+    /// Regular expressions matched from the start of the output; the grammar sees the text from the first group on. Costs a
+    /// match over the whole output for each token: a word is better where it will do.
     pub patterns: Vec<String>,
     /// Tokens that start the constrained part.
     pub tokens: Vec<Token>,

@@ -22,6 +22,7 @@ mod model;
 mod sampler;
 mod state;
 mod strings;
+mod trigger;
 mod vocab;
 
 pub use backend::{Backend, build_number, cpu_threads, licenses, source, state_version, system_info};
@@ -35,5 +36,5 @@ pub use library::{probe_library, set_environment};
 pub use memory::{Pos, SeqId};
 pub use model::{MemoryNeed, Model, ModelParams};
 pub(crate) use sampler::argmax;
-pub use sampler::{GrammarSpec, Sampler, SamplerSpec};
+pub use sampler::{GrammarSpec, Sampler, SamplerSpec, TriggerSpec};
 pub use vocab::{Token, Vocab};

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use super::error::check;
 use super::strings::c_string;
+use super::trigger::Watch;
 use super::{Error, Model, Token};
+
+pub use super::trigger::TriggerSpec;
 
 /// How to choose tokens. Field meanings are those of `engine::Sampling`.
 #[derive(Clone, Debug)]
@@ -32,7 +35,7 @@ pub struct GrammarSpec {
     /// GBNF; the start symbol is `root`.
     pub gbnf: String,
     /// `Some`: free text until a pattern matches or one of the tokens comes.
-    pub triggers: Option<(Vec<String>, Vec<Token>)>,
+    pub triggers: Option<TriggerSpec>,
     /// Tokens that the grammar is taken to have seen already.
     pub prefill: Vec<Token>,
 }
@@ -55,13 +58,15 @@ impl Drop for Raw {
 pub struct Sampler {
     chain: Raw,
     grammar: Option<Raw>,
+    /// Of a lazy grammar that has not begun and need not see every token.
+    watch: Option<Watch>,
     candidates: Vec<llama_sys::llama_token_data>,
     /// Nothing but the largest logit matters, but for these biases: the chain, which copies the whole vocabulary, need not
     /// run when the largest is not among them and none is above 0.
     greedy_but_for: Option<Vec<(Token, f32)>>,
     /// Whether accepted tokens change later choices.
     has_history: bool,
-    _model: Arc<Model>,
+    model: Arc<Model>,
 }
 
 impl Sampler {
@@ -74,12 +79,12 @@ impl Sampler {
         let has_penalties = has_penalties(spec);
         Ok(Self {
             chain,
-            greedy_but_for: (grammar.is_none() && spec.temperature <= 0.0 && !has_penalties)
-                .then(|| spec.logit_bias.clone()),
+            greedy_but_for: (spec.temperature <= 0.0 && !has_penalties).then(|| spec.logit_bias.clone()),
             has_history: has_penalties || grammar.is_some(),
             grammar,
+            watch: spec.grammar.as_ref().and_then(|grammar| grammar.triggers.as_ref()).and_then(Watch::new),
             candidates: Vec::new(),
-            _model: model.clone(),
+            model: model.clone(),
         })
     }
 
@@ -97,7 +102,7 @@ impl Sampler {
         }
         self.fill(logits);
         let choice = apply(&self.chain, &mut self.candidates)?;
-        let Some(grammar) = &self.grammar else { return Ok(choice) };
+        let Some(grammar) = self.active_grammar() else { return Ok(choice) };
         let mut one = [llama_sys::llama_token_data { id: choice.0, logit: 1.0, p: 0.0 }];
         apply_in_place(grammar, &mut one)?;
         if one[0].logit != f32::NEG_INFINITY {
@@ -116,6 +121,9 @@ impl Sampler {
     /// The choice when it is plain: a bias of 0 or below can take a token out of the race, not bring one in front.
     fn sample_greedily(&self, logits: &[f32]) -> Result<Option<Token>, Error> {
         let Some(biases) = &self.greedy_but_for else { return Ok(None) };
+        if self.active_grammar().is_some() {
+            return Ok(None);
+        }
         let best = argmax(logits).ok_or_else(no_logits)?;
         let is_plain = biases.iter().all(|&(token, bias)| bias <= 0.0 && token != best);
         Ok(is_plain.then_some(best))
@@ -123,10 +131,25 @@ impl Sampler {
 
     /// Tells the samplers that a token was generated.
     pub fn accept(&mut self, token: Token) -> Result<(), Error> {
-        if let Some(grammar) = &self.grammar {
-            accept(grammar, token)?;
+        if let Some(watch) = &mut self.watch {
+            if let Some(tokens) = watch.accept(token, self.model.vocab()) {
+                self.watch = None;
+                self.accept_into_grammar(&tokens)?;
+            }
+        } else {
+            self.accept_into_grammar(&[token])?;
         }
         accept(&self.chain, token)
+    }
+
+    fn accept_into_grammar(&self, tokens: &[Token]) -> Result<(), Error> {
+        let Some(grammar) = &self.grammar else { return Ok(()) };
+        tokens.iter().try_for_each(|&token| accept(grammar, token))
+    }
+
+    /// The grammar, unless it has not begun.
+    fn active_grammar(&self) -> Option<&Raw> {
+        self.grammar.as_ref().filter(|_| self.watch.is_none())
     }
 
     /// Tells the penalties which tokens came before (the prompt); the grammar does not see them.
@@ -223,10 +246,8 @@ fn grammar_sampler(model: &Model, spec: &GrammarSpec) -> Result<Raw, Error> {
         return Err(Error::Invalid("a grammar needs a model with a tokenizer".to_owned()));
     }
     let gbnf = c_string(spec.gbnf.as_str())?;
-    let (patterns, tokens): (&[String], &[Token]) = match &spec.triggers {
-        Some((patterns, tokens)) => (patterns, tokens),
-        None => (&[], &[]),
-    };
+    let patterns = spec.triggers.as_ref().map(TriggerSpec::all_patterns).unwrap_or_default();
+    let tokens: &[Token] = spec.triggers.as_ref().map_or(&[], |triggers| &triggers.tokens);
     let patterns = patterns.iter().map(|pattern| c_string(pattern.as_str())).collect::<Result<Vec<_>, _>>()?;
     let mut pointers: Vec<*const c_char> = patterns.iter().map(|pattern| pattern.as_ptr()).collect();
     let mut ptr = std::ptr::null_mut();
