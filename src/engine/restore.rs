@@ -182,6 +182,9 @@ fn prove(
     Ok((Image { memory: converted.0, len }, checked.body_offset))
 }
 
+/// Memory that is taken for a file before anything of it was read.
+const FIRST_SIZE: usize = 64 << 20;
+
 /// A file's bytes: the first `len` of `memory`.
 pub(super) struct Image {
     memory: Vec<u8>,
@@ -192,6 +195,18 @@ impl Image {
     fn bytes(&mut self) -> &mut [u8] {
         &mut self.memory[..self.len]
     }
+
+    /// Makes room for the first `n` bytes, and then for twice as many as there was.
+    fn reserve(&mut self, n: usize) -> io::Result<()> {
+        if n <= self.memory.len() {
+            return Ok(());
+        }
+        let size = (2 * self.memory.len()).min(self.len).max(n);
+        let more = size - self.memory.len();
+        self.memory.try_reserve_exact(more).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
+        self.memory.resize(size, 0);
+        Ok(())
+    }
 }
 
 /// Memory for the next file.
@@ -199,17 +214,14 @@ impl Image {
 pub(super) struct ImageMemory(Vec<u8>);
 
 impl ImageMemory {
-    /// Room for `len` bytes, or an error where there is none.
+    /// Memory for a file of `len` bytes: what is there, or new for the first of them. More comes as more is read and found good,
+    /// so that a file that says to be large reserves nothing.
     fn take(&mut self, len: u64) -> Result<Image, RestoreError> {
-        let no_room = || RestoreError::Open(ErrorKind::OutOfMemory.into());
-        let len = usize::try_from(len).map_err(|_| no_room())?;
+        let len = usize::try_from(len).map_err(|_| RestoreError::Open(ErrorKind::OutOfMemory.into()))?;
         let mut memory = std::mem::take(&mut self.0);
-        if memory.len() < len {
-            drop(memory);
-            // Fails where the allocation below would end the process. That one is all zeros by the kernel's doing, which
-            // touches no page; a file may say to be large and hold nothing.
-            Vec::<u8>::new().try_reserve_exact(len).map_err(|_| no_room())?;
-            memory = vec![0; len];
+        if memory.is_empty() {
+            // All zeros by the kernel's doing, which touches no page.
+            memory = vec![0; len.min(FIRST_SIZE)];
         }
         Ok(Image { memory, len })
     }
@@ -239,6 +251,7 @@ impl BufRead for ImageReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.n_consumed == self.n_read {
             let end = (self.n_read + READ_SIZE).min(self.image.len);
+            self.image.reserve(end)?;
             self.n_read += self.file.read(&mut self.image.memory[self.n_read..end])?;
         }
         Ok(&self.image.memory[self.n_consumed..self.n_read])

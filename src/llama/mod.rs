@@ -15,6 +15,7 @@ mod context;
 mod device;
 mod error;
 pub mod gguf;
+mod grammar_guard;
 mod library;
 mod log;
 mod memory;

@@ -245,6 +245,7 @@ fn grammar_sampler(model: &Model, spec: &GrammarSpec) -> Result<Raw, Error> {
     if !model.vocab().has_tokenizer() {
         return Err(Error::Invalid("a grammar needs a model with a tokenizer".to_owned()));
     }
+    super::grammar_guard::check(&spec.gbnf)?;
     let gbnf = c_string(spec.gbnf.as_str())?;
     let patterns = spec.triggers.as_ref().map(TriggerSpec::all_patterns).unwrap_or_default();
     let tokens: &[Token] = spec.triggers.as_ref().map_or(&[], |triggers| &triggers.tokens);

@@ -162,6 +162,8 @@ impl From<EngineError> for ApiError {
         let message = error.to_string();
         match error {
             EngineError::PromptTooLong { n_prompt, n_ctx } => Self::context_overflow(n_prompt, n_ctx),
+            // The grammar came with the request, and nothing in this vocabulary follows it.
+            EngineError::Decode(reason) if reason.contains("fits the grammar") => Self::invalid(message),
             EngineError::NoDecoder => Self::not_supported(message),
             EngineError::EmptyPrompt | EngineError::Tokenize(_) | EngineError::NoTemplate => Self::invalid(message),
             EngineError::InvalidToken { .. } => Self { param: Some("prompt".into()), ..Self::invalid(message) },

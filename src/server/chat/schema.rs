@@ -107,6 +107,7 @@ fn walk(path: &str, schema: &mut Value, depth: usize) -> Result<(), ApiError> {
     // `true` and `false` are schemas too.
     let Value::Object(object) = schema else { return Ok(()) };
     refuse_unenforceable(path, object)?;
+    bounds(path, object)?;
     repetitions(path, object)?;
     if let Some(Value::String(pattern)) = object.get("pattern") {
         let anchored = anchored(&format!("{path}.pattern"), pattern)?;
@@ -155,6 +156,24 @@ fn refuse_unenforceable(path: &str, schema: &Map<String, Value>) -> Result<(), A
     for key in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"] {
         if is_number && schema.contains_key(key) {
             return refuse(key, "a bound of a `number` cannot be enforced (that of an `integer` can); leave it out");
+        }
+    }
+    Ok(())
+}
+
+/// A minimum above its maximum, which nothing fits, and bounds that the converter cannot hold.
+fn bounds(path: &str, schema: &Map<String, Value>) -> Result<(), ApiError> {
+    let number = |key: &str| schema.get(key).and_then(Value::as_f64);
+    for (min, max) in [("minLength", "maxLength"), ("minItems", "maxItems"), ("minimum", "maximum")] {
+        if let (Some(low), Some(high)) = (number(min), number(max))
+            && low > high
+        {
+            return Err(ApiError::field(format!("{path}.{min}"), format_args!("is above `{max}`: nothing fits both")));
+        }
+    }
+    for key in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"] {
+        if number(key).is_some_and(|bound| bound.abs() > 9e18) {
+            return Err(ApiError::field(format!("{path}.{key}"), "is beyond 64 bits and cannot be enforced"));
         }
     }
     Ok(())
@@ -272,6 +291,10 @@ mod tests {
             (json!({"type": "string", "pattern": "^(?=a)b$"}), "s.pattern"),
             (json!({"type": "string", "pattern": "^(a$"}), "s.pattern"),
             (json!({"type": "string", "minLength": 5000}), "s.minLength"),
+            (json!({"type": "string", "minLength": 5, "maxLength": 2}), "s.minLength"),
+            (json!({"type": "array", "minItems": 5, "maxItems": 1}), "s.minItems"),
+            (json!({"type": "integer", "minimum": 10, "maximum": 1}), "s.minimum"),
+            (json!({"type": "integer", "minimum": 1e40}), "s.minimum"),
             (json!({"$ref": "#/$defs/none"}), "s"),
             (json!({"type": "strange"}), "s"),
         ] {
