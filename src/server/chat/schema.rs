@@ -78,6 +78,9 @@ const EXCLUSIVE: &[&str] = &["$ref", "oneOf", "anyOf", "allOf", "const", "enum",
 /// context; a longer minimum cannot be kept.
 const MAX_REPETITION: u64 = 2000;
 
+/// The grammar of optional properties grows with the square of their number.
+const MAX_PROPERTIES: usize = 400;
+
 /// How deep schemas may nest.
 const MAX_DEPTH: usize = 64;
 
@@ -170,6 +173,10 @@ fn bounds(path: &str, schema: &Map<String, Value>) -> Result<(), ApiError> {
         {
             return Err(ApiError::field(format!("{path}.{min}"), format_args!("is above `{max}`: nothing fits both")));
         }
+    }
+    if schema.get("properties").and_then(Value::as_object).is_some_and(|all| all.len() > MAX_PROPERTIES) {
+        let problem = format_args!("has more than {MAX_PROPERTIES} entries, which takes too long to enforce");
+        return Err(ApiError::field(format!("{path}.properties"), problem));
     }
     for key in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"] {
         if number(key).is_some_and(|bound| bound.abs() > 9e18) {
