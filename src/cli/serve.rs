@@ -76,6 +76,11 @@ async fn serve(args: &ServeArgs, mode: Mode) -> Result<(), Failure> {
         Err(_) if signal.is_cancelled() => return Ok(()),
         Err(failure) => return Err(failure),
     };
+    if engine.info().generates && !engine.info().has_chat_template {
+        eprintln!(
+            "{NAME}: the model has no chat template: chat is refused until one is given with --chat-template-file"
+        );
+    }
     let hybrid = hybrid_config.map(|config| make_hybrid(&engine, config, address)).transpose()?;
     state.set_ready(config::backend(&engine, hybrid.as_ref()));
 

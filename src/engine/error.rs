@@ -72,7 +72,9 @@ pub enum EngineError {
     #[error("the chat template refused the request: {0}")]
     Template(String),
     /// The model has no chat template and none was given.
-    #[error("this model has no chat template; give one with --chat-template-file, or use completions")]
+    #[error(
+        "this model has no chat template; start the server with --chat-template or --chat-template-file, or use completions"
+    )]
     NoTemplate,
     /// An option has a value that cannot be used.
     #[error("`{option}` {reason}")]

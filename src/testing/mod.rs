@@ -37,6 +37,8 @@ pub struct TinyModel {
     pub n_swa: u32,
     /// The chat template, if any.
     pub chat_template: Option<String>,
+    /// Whether the vocabulary has tokens for filling in the middle.
+    pub has_fim: bool,
 }
 
 /// An architecture of llama.cpp, and the memory it keeps of a sequence.
@@ -73,6 +75,7 @@ impl TinyModel {
             n_head_kv: 2,
             n_swa: 0,
             chat_template: Some(CHAT_TEMPLATE.to_owned()),
+            has_fim: false,
         }
     }
 
@@ -121,6 +124,11 @@ impl TinyModel {
         Self { n_embd, ..self }
     }
 
+    /// With tokens for filling in the middle: those of the bytes 1 (prefix), 2 (suffix) and 3 (middle).
+    pub fn with_fim(self) -> Self {
+        Self { has_fim: true, ..self }
+    }
+
     /// With other heads. The width over `n_head` is the size of a head.
     pub fn with_heads(self, n_head: usize, n_head_kv: usize) -> Self {
         Self { n_head, n_head_kv, ..self }
@@ -131,6 +139,9 @@ impl TinyModel {
         let mut gguf = Writer::new()?;
         self.metadata(&mut gguf)?;
         vocabulary::write(&mut gguf)?;
+        if self.has_fim {
+            vocabulary::write_fim(&mut gguf)?;
+        }
         if let Some(template) = &self.chat_template {
             gguf.text("tokenizer.chat_template", template)?;
         }

@@ -24,3 +24,11 @@ pub(super) fn write(gguf: &mut Writer) -> Result<(), Error> {
         .flag("tokenizer.ggml.add_space_prefix", false)?;
     Ok(())
 }
+
+/// The tokens of the bytes 1, 2 and 3 begin prefix, suffix and middle.
+pub(super) fn write_fim(gguf: &mut Writer) -> Result<(), Error> {
+    gguf.number("tokenizer.ggml.fim_pre_token_id", 4)?
+        .number("tokenizer.ggml.fim_suf_token_id", 5)?
+        .number("tokenizer.ggml.fim_mid_token_id", 6)?;
+    Ok(())
+}

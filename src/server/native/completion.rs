@@ -82,6 +82,7 @@ pub async fn answer(
 ) -> Result<Response, ApiError> {
     let Call { params, return_tokens, response_fields } = call;
     let (stream, n) = (params.stream, params.n);
+    let keep_alive = params.keep_alive(state.config().keep_alive);
     let for_blocking = backend.clone();
     let options = blocking(move || params.into_options(&for_blocking)).await?;
     let shape = Shape { backend, model: state.model_id()?.to_string(), options, return_tokens, response_fields };
@@ -89,7 +90,7 @@ pub async fn answer(
         let answers = generation::start_all(&state, prompts.clone(), &shape.options, n).await?;
         let progress = answers.iter().map(|_| Progress::default()).collect();
         let writer = NativeWriter { shape, prompts, n, progress };
-        return Ok(reply::stream(writer, answers, state.config().keep_alive));
+        return Ok(reply::stream(writer, answers, keep_alive));
     }
     let mut replies = Vec::new();
     for prompt in prompts {

@@ -31,6 +31,7 @@ use crate::{
 pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -> Result<Response, ApiError> {
     let call = read(&Fields::root(&body), &state)?;
     let Params { stream, include_usage, .. } = call.params;
+    let keep_alive = call.params.keep_alive(state.config().keep_alive);
     let has_logprobs = call.params.top_logprobs().is_some();
     let backend = state.backend()?.clone();
     let answers = chat::start(&state, call).await?;
@@ -38,7 +39,7 @@ pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object
         let head = Head::new(&state, "chatcmpl-", "chat.completion.chunk")?;
         let ended = Vec::new();
         let writer = ChatWriter { head, backend, n: answers.len(), include_usage, has_logprobs, ended };
-        return Ok(reply::stream(writer, answers, state.config().keep_alive));
+        return Ok(reply::stream(writer, answers, keep_alive));
     }
     let head = Head::new(&state, "chatcmpl-", "chat.completion")?;
     let (mut choices, mut ends) = (Vec::new(), Vec::new());

@@ -33,6 +33,7 @@ pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object
     let backend = state.backend()?.clone();
     let request = Request::read(&Fields::root(&body), &state, &backend)?;
     let Params { stream, include_usage, n, .. } = request.params;
+    let keep_alive = request.params.keep_alive(state.config().keep_alive);
     let has_logprobs = request.params.top_logprobs().is_some();
     let for_blocking = backend.clone();
     let (prompts, options, echoes) = blocking(move || request.prepare(&for_blocking)).await?;
@@ -41,7 +42,7 @@ pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object
         let answers = generation::start_all(&state, prompts, &options, n).await?;
         let ended = answers.iter().map(|_| None).collect();
         let writer = TextWriter { head, backend, include_usage, has_logprobs, n, echoes, ended, offsets: Vec::new() };
-        return Ok(reply::stream(writer, answers, state.config().keep_alive));
+        return Ok(reply::stream(writer, answers, keep_alive));
     }
     let (mut choices, mut reports) = (Vec::new(), Vec::new());
     for (prompt, echo) in prompts.into_iter().zip(&echoes) {

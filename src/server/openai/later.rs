@@ -22,6 +22,8 @@ const COMMON: &[Field] = &[
     ("lora", "[]", is_empty),
     ("post_sampling_probs", "false", is_false),
     ("speculative.n_max", "0", is_off),
+    ("verbose", "false", is_false),
+    ("reasoning_control", "false", is_false),
 ];
 
 const CHAT: &[Field] = &[

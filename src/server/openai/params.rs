@@ -1,5 +1,7 @@
 //! The generation fields that chat and text completions share.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::{
@@ -21,6 +23,8 @@ pub struct Params {
     pub include_usage: bool,
     /// Answers to the one prompt.
     pub n: usize,
+    /// A stream that is silent for so long gives a sign; `None` as the server is set.
+    keep_alive: Option<Duration>,
     /// Everything for the engine but the biases of `bias`.
     options: GenerateOptions,
     /// Biases in the order of the request.
@@ -67,9 +71,15 @@ impl Params {
             stream: fields.bool("stream")?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
             n,
+            keep_alive: keep_alive(fields)?,
             options,
             bias: logit_bias(fields)?,
         })
+    }
+
+    /// How long a stream may be silent.
+    pub fn keep_alive(&self, default: Duration) -> Duration {
+        self.keep_alive.unwrap_or(default)
     }
 
     /// Whether the request brings a grammar.
@@ -145,6 +155,17 @@ fn max_tokens(fields: &Fields, default: Option<u32>) -> Result<Option<u32>, ApiE
         };
     }
     Ok(strongest.unwrap_or(default))
+}
+
+/// llama-server's `sse_ping_interval`, in seconds; -1 is never.
+fn keep_alive(fields: &Fields) -> Result<Option<Duration>, ApiError> {
+    const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    match fields.integer("sse_ping_interval")? {
+        None => Ok(None),
+        Some(-1) => Ok(Some(NEVER)),
+        Some(seconds @ 1..) => Ok(Some(Duration::from_secs(seconds.unsigned_abs()).min(NEVER))),
+        Some(_) => Err(ApiError::field("sse_ping_interval", "expected a number of seconds above 0, or -1 for never")),
+    }
 }
 
 /// Most answers to one prompt, as with OpenAI.
