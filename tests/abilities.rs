@@ -167,6 +167,31 @@ fn embeddings_are_pooled_from_those_of_the_tokens() {
 }
 
 #[test]
+fn an_encoder_embeds_and_says_that_it_does_not_generate() {
+    let model = model::write("tiny-bert.gguf", &TinyModel::bert());
+    let server = serving(model.clone()).arg("--embeddings").start();
+    let reply = ok(&server, "/v1/embeddings", json!({"input": ["Hello", "Hello", "Good-bye"]}));
+    let found: Vec<Vec<f64>> = (0..3).map(|i| vectors(&json!([reply["data"][i]["embedding"]])).remove(0)).collect();
+    assert_eq!(found[0], found[1], "the same text, the same vector");
+    let similarity: f64 = found[0].iter().zip(&found[2]).map(|(a, b)| a * b).sum();
+    assert!(similarity < 0.999, "other texts have other vectors: {similarity}");
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 1})),
+        ("/completion", json!({"prompt": "a", "n_predict": 1})),
+    ] {
+        let (status, message) = refused(&server, path, body);
+        assert!(status == 501 && message.contains("encoder"), "{path}: {status} {message}");
+    }
+    server.stop();
+    let (code, said) = serving(model).run();
+    assert_eq!(code, Some(3));
+    assert!(
+        said.last().is_some_and(|line| line.contains("it is an encoder") && line.contains("--embeddings")),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn without_a_template_chat_says_what_to_do_and_completions_work() {
     let server = serving(with_template("tiny-no-template.gguf", None)).start();
     assert!(server.said().iter().any(|line| line.contains("has no chat template")), "{:?}", server.said());

@@ -41,8 +41,7 @@ pub(super) fn load(config: &EngineConfig, mut progress: impl FnMut(f32) -> bool)
         Err(err) => return Err(model_error(config, err.to_string())),
     };
     if !model.has_decoder() && !config.embeddings {
-        let reason = "it is an encoder and cannot generate text; for embeddings give --embeddings".to_owned();
-        return Err(model_error(config, reason));
+        return Err(model_error(config, ENCODER.to_owned()));
     }
     let templates = templates(&model, config)?;
     let context_params = context_params(config, &model, &selection);
@@ -207,6 +206,7 @@ fn available_memory() -> Option<u64> {
 struct Ready {
     n_ctx: u32,
     is_pooled: bool,
+    generates: bool,
     n_ubatch: u32,
     state_bytes_full: u64,
     layout: Result<Layout, String>,
@@ -268,9 +268,14 @@ fn prepare(
     let n_ctx_asked = params.n_ctx / config.n_seq;
     let fail = |err: llama::Error| LoadError::Context { n_ctx: n_ctx_asked, reason: err.to_string() };
     let mut context = Context::new(model.clone(), params).map_err(fail)?;
+    // llama.cpp calls BERT a decoder; what it lacks is a memory to go on from.
+    let generates = model.has_decoder() && context.has_memory();
+    if !generates && !config.embeddings {
+        return Err(model_error(config, ENCODER.to_owned()));
+    }
     let n_ctx = context.n_ctx() / config.n_seq;
     let (layout, state_bytes_full) =
-        if config.warmup && model.has_decoder() { learn(&mut context, n_ctx) } else { (Err(NOT_LEARNT.to_owned()), 0) };
+        if config.warmup && generates { learn(&mut context, n_ctx) } else { (Err(NOT_LEARNT.to_owned()), 0) };
     let limits = Limits {
         n_ctx: n_ctx as usize,
         n_seq: config.n_seq as usize,
@@ -289,8 +294,13 @@ fn prepare(
     let is_pooled = limits.is_pooled;
     let decode_loop = DecodeLoop::new(context, commands, limits, probe);
     let counts = decode_loop.counts();
-    Ok((Ready { n_ctx, is_pooled, n_ubatch: params.n_ubatch, state_bytes_full, layout, counts }, decode_loop))
+    Ok((
+        Ready { n_ctx, is_pooled, generates, n_ubatch: params.n_ubatch, state_bytes_full, layout, counts },
+        decode_loop,
+    ))
 }
+
+const ENCODER: &str = "it is an encoder, which generates no text; for embeddings give --embeddings";
 
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";
 
@@ -353,7 +363,7 @@ fn model_info(
         file_type: model.file_type(),
         n_ctx: ready.n_ctx,
         n_slots: config.n_seq,
-        generates: model.has_decoder(),
+        generates: ready.generates,
         embeddings: config.embeddings.then_some(if ready.is_pooled {
             EmbeddingKind::Pooled
         } else {

@@ -11,6 +11,12 @@ pub struct SeqId(pub i32);
 pub type Pos = i32;
 
 impl Context {
+    /// Whether there is a memory at all. Encoders have none: they see a whole text at once.
+    pub fn has_memory(&self) -> bool {
+        // SAFETY: the context is alive.
+        unsafe { !llama_sys::llama_get_memory(self.as_ptr()).is_null() }
+    }
+
     /// Forgets a sequence.
     pub fn clear_seq(&mut self, seq: SeqId) {
         // Removing a whole sequence never fails (llama.h); an exception would leave the memory as it was, and the next

@@ -4,6 +4,7 @@ use crate::llama::Error;
 use crate::llama::gguf::Writer;
 
 use super::tensors::Tensors;
+use super::vocabulary::N_VOCAB;
 use super::{Architecture, TinyModel};
 
 const N_FF: usize = 96;
@@ -33,13 +34,14 @@ impl Architecture {
             Self::Jamba => "jamba",
             Self::Lfm2 => "lfm2",
             Self::Qwen2Vl => "qwen2vl",
+            Self::Bert => "bert",
         }
     }
 
     /// Of the hybrid ones every layer but each third remembers in a state.
     fn mixer(self, layer: usize) -> Mixer {
         match self {
-            Self::Llama | Self::Gemma3 | Self::Qwen2Vl => Mixer::Attention,
+            Self::Llama | Self::Gemma3 | Self::Qwen2Vl | Self::Bert => Mixer::Attention,
             Self::Mamba => Mixer::Mamba,
             Self::Jamba | Self::Lfm2 if layer % 3 == 1 => Mixer::Attention,
             Self::Jamba => Mixer::Mamba,
@@ -96,6 +98,13 @@ impl TinyModel {
         }
         match self.architecture {
             Architecture::Llama => {}
+            Architecture::Bert => {
+                gguf.float(&key("attention.layer_norm_epsilon"), 1e-5)?
+                    .flag(&key("attention.causal"), false)?
+                    // The mean.
+                    .number(&key("pooling_type"), 1)?
+                    .number("tokenizer.ggml.token_type_count", 1)?;
+            }
             Architecture::Gemma3 => {
                 gguf.number(&key("attention.sliding_window_pattern"), number(SWA_PATTERN))?;
             }
@@ -126,7 +135,32 @@ impl TinyModel {
         (0..self.n_layer).map(heads).collect()
     }
 
+    /// What stands before the first layer of an encoder, and is a norm behind the last one elsewhere.
+    pub(super) fn frame(&self, tensors: &mut Tensors<'_>) -> Result<(), Error> {
+        if self.architecture != Architecture::Bert {
+            tensors.ones(self.output_norm(), self.n_embd)?;
+            return tensors.matrix("output.weight", [self.n_embd, N_VOCAB], 0.3);
+        }
+        tensors.matrix("position_embd.weight", [self.n_embd, self.n_ctx as usize], 0.5)?;
+        tensors.ones("token_embd_norm.weight", self.n_embd)?;
+        tensors.vector("token_embd_norm.bias", self.n_embd, 0.0, 0.0)
+    }
+
+    fn encoder_layer(&self, tensors: &mut Tensors<'_>, layer: usize) -> Result<(), Error> {
+        self.attention(tensors, layer)?;
+        tensors.matrix(&weight(layer, "ffn_up"), [self.n_embd, N_FF], 0.25)?;
+        tensors.matrix(&weight(layer, "ffn_down"), [N_FF, self.n_embd], 0.25)?;
+        for part in ["attn_output_norm", "layer_output_norm"] {
+            tensors.ones(&weight(layer, part), self.n_embd)?;
+            tensors.vector(&format!("blk.{layer}.{part}.bias"), self.n_embd, 0.0, 0.0)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn layer(&self, tensors: &mut Tensors<'_>, layer: usize) -> Result<(), Error> {
+        if self.architecture == Architecture::Bert {
+            return self.encoder_layer(tensors, layer);
+        }
         tensors.ones(&weight(layer, "attn_norm"), self.n_embd)?;
         // mamba has nothing else in a layer.
         if self.architecture != Architecture::Mamba {

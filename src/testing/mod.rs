@@ -56,6 +56,8 @@ pub enum Architecture {
     Lfm2,
     /// Attention whose cells hold M-RoPE positions.
     Qwen2Vl,
+    /// Attention to all of the text at once, and no memory.
+    Bert,
 }
 
 /// Renders `<role>: <content>` lines and the beginning of the assistant's.
@@ -109,6 +111,11 @@ impl TinyModel {
         Self::of(Architecture::Qwen2Vl)
     }
 
+    /// An encoder: it sees the whole text at once, and its mean is what it makes of it.
+    pub fn bert() -> Self {
+        Self { n_ctx: 128, n_head_kv: 4, chat_template: None, architecture: Architecture::Bert, ..Self::llama() }
+    }
+
     /// Heads of 32 values, which a quantized cache needs: its blocks are that long.
     fn of(architecture: Architecture) -> Self {
         Self { architecture, n_head: 2, n_head_kv: 1, ..Self::llama() }
@@ -147,8 +154,7 @@ impl TinyModel {
         }
         let mut tensors = Tensors::new(&mut gguf, self.seed);
         tensors.matrix("token_embd.weight", [self.n_embd, N_VOCAB], self.embedding_deviation())?;
-        tensors.ones(self.output_norm(), self.n_embd)?;
-        tensors.matrix("output.weight", [self.n_embd, N_VOCAB], 0.3)?;
+        self.frame(&mut tensors)?;
         for layer in 0..self.n_layer {
             self.layer(&mut tensors, layer)?;
         }
@@ -171,6 +177,7 @@ mod tests {
             (TinyModel::hybrid(), false, true, 0),
             (TinyModel::hybrid_window(), false, true, 32),
             (TinyModel::mrope(), false, false, 0),
+            (TinyModel::bert(), false, false, 0),
         ] {
             let path = folder.path().join("tiny.gguf");
             model.write(&path).unwrap();
