@@ -120,6 +120,22 @@ impl Bench {
     }
 }
 
+/// The scripted engine ranks 5 first.
+#[tokio::test]
+async fn what_became_of_prompts_is_counted() {
+    for (argmax, n_disagreements) in [(5, 0), (6, 3)] {
+        let reply = REPLY.replace("\"argmax\": 5", &format!("\"argmax\": {argmax}"));
+        let bench = Bench::new(&format!("[ -e BASE/broken ] && exit 1; printf good > $4; {reply}"));
+        for _ in 0..3 {
+            bench.answer(3).await;
+        }
+        fs::write(bench.base.path().join("broken"), "").unwrap();
+        bench.answer(3).await;
+        let expected = Counts { handoffs: 3, fallbacks: 1, argmax_disagreements: n_disagreements };
+        assert_eq!(bench.hybrid.counts(), expected);
+    }
+}
+
 #[tokio::test]
 async fn a_handoff() {
     for supervisor in [None, supervisor_binary()] {

@@ -156,8 +156,9 @@ impl AnswerParser {
             Kind::ForcedCalls => self.forced_calls(),
             // A message that is cut is no more than a part of one.
             Kind::Common(_) => match self.parse(is_cut) {
-                Some(parsed) => self.send(&parsed),
-                None => self.unreadable(),
+                // Markers with nothing in them would be lost.
+                Some(parsed) if self.has_more(&parsed) || self.text.trim().is_empty() => self.send(&parsed),
+                _ => self.unreadable(),
             },
         };
         let finish = Finish::new(&report.finish, !self.calls.is_empty());
@@ -185,6 +186,13 @@ impl AnswerParser {
             && n_content > 0
             && self.text.ends_with(&parsed.content[self.n_content_given.min(parsed.content.len())..]);
         Some(parsed)
+    }
+
+    /// Whether there is anything in the message beside what the client began.
+    fn has_more(&self, parsed: &Parsed) -> bool {
+        !parsed.calls.is_empty()
+            || parsed.content.len() > self.n_content_given
+            || parsed.reasoning.len() > self.n_reasoning_given
     }
 
     /// What is new in the parsed message.
@@ -276,4 +284,132 @@ fn beyond(text: &str, n: usize) -> String {
 
 fn call_id() -> String {
     format!("call_{}", &random_id()[..24])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        engine::{ChatRequest, Engine, EngineConfig},
+        llama::Token,
+        server::{chat::Message, testing::report},
+        testing::TinyModel,
+    };
+
+    const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+    /// The parser of a template, after a request with tools.
+    fn spec(template: &str) -> ParserSpec {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        TinyModel { chat_template: Some(template.to_owned()), ..TinyModel::llama() }.write(&path).unwrap();
+        let engine = Engine::load(EngineConfig::new(&path)).unwrap();
+        let properties = json!({"a": {"type": "integer"}});
+        let parameters = json!({"type": "object", "properties": properties});
+        let tools =
+            json!([{"type": "function", "function": {"name": "f", "description": "", "parameters": parameters}}]);
+        let request = ChatRequest { tools: Some(tools), parallel_tool_calls: Some(true), ..ChatRequest::user("Hi") };
+        let params = engine.apply_template(&request).unwrap().parser_params;
+        assert!(params["parser"].as_str().is_some_and(|parser| !parser.is_empty()));
+        ParserSpec::Common(params.to_string())
+    }
+
+    fn qwen() -> ParserSpec {
+        spec(include_str!("../../../tests/templates/qwen.jinja"))
+    }
+
+    /// The message of a text that comes in pieces of `size` characters, and how it ended.
+    fn read(spec: &ParserSpec, text: &str, size: usize, finish: FinishReason) -> (Message, End) {
+        let mut parser = AnswerParser::new(spec).unwrap();
+        let mut message = Message::default();
+        let letters: Vec<char> = text.chars().collect();
+        for chunk in letters.chunks(size) {
+            let piece = Piece { text: chunk.iter().collect(), tokens: vec![Token(1)], ..Piece::default() };
+            parser.push(piece).into_iter().for_each(|delta| message.add(delta));
+        }
+        let (last, end) = parser.finish(Report { finish, ..report(3, letters.len()) });
+        last.into_iter().for_each(|delta| message.add(delta));
+        (message, end)
+    }
+
+    fn whole(spec: &ParserSpec, text: &str, size: usize) -> (Message, End) {
+        read(spec, text, size, FinishReason::EndOfText)
+    }
+
+    #[test]
+    fn calls_are_the_same_in_pieces_of_every_size() {
+        let spec = qwen();
+        for (text, content, n_calls) in [
+            (
+                "Just text, with < and { and [ in it.\n\nAnd more.".to_owned(),
+                "Just text, with < and { and [ in it.\n\nAnd more.",
+                0,
+            ),
+            (CALL.to_owned(), "", 1),
+            (format!("{CALL}\n{CALL}"), "", 2),
+        ] {
+            for size in [1, 2, 3, 7, 1000] {
+                let (message, end) = whole(&spec, &text, size);
+                assert_eq!(message.content, content, "pieces of {size}");
+                assert_eq!(message.calls.len(), n_calls, "pieces of {size}: {message:?}");
+                for call in &message.calls {
+                    let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+                    assert_eq!((&*call.name, arguments), ("f", json!({"a": 1})));
+                    assert!(call.id.starts_with("call_"));
+                }
+                assert_eq!(end.finish, if n_calls > 0 { Finish::ToolCalls } else { Finish::Stop });
+            }
+        }
+        let ids = whole(&spec, &format!("{CALL}\n{CALL}"), 5).0.calls;
+        assert_ne!(ids[0].id, ids[1].id);
+    }
+
+    #[test]
+    fn what_the_parser_cannot_read_is_content() {
+        let spec = qwen();
+        for text in [
+            "<tool_call>\nnot JSON at all\n</tool_call>",
+            "<tool_call>",
+            "text <tool_call>\n{\"name\": 5}\n</tool_call>",
+        ] {
+            for size in [1, 4, 1000] {
+                let (message, end) = whole(&spec, text, size);
+                assert_eq!((&*message.content, message.calls.len()), (text, 0), "pieces of {size}");
+                assert_eq!(end.finish, Finish::Stop);
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_cut_is_no_error() {
+        let (message, end) = read(&qwen(), &CALL[..45], 3, FinishReason::MaxTokens);
+        assert_eq!(end.finish, Finish::Length);
+        assert_eq!(message.calls.len(), 1, "{message:?}");
+        assert!("{\"a\": 1}".starts_with(&message.calls[0].arguments), "{message:?}");
+    }
+
+    #[test]
+    fn thoughts_come_first_and_are_counted() {
+        let spec = spec(include_str!("../../../tests/templates/deepseek-r1.jinja"));
+        for size in [1, 3, 1000] {
+            let (message, end) = whole(&spec, "I think.\n</think>\n\nI say.", size);
+            assert_eq!((message.reasoning.trim(), message.content.trim()), ("I think.", "I say."), "pieces of {size}");
+            assert!(end.n_reasoning > 0 && (size > 1 || end.n_reasoning < 20), "{}", end.n_reasoning);
+        }
+    }
+
+    /// Text that grows is parsed ever more rarely: the bound that keeps the cost from growing with its square.
+    #[test]
+    fn long_answers_are_parsed_rarely() {
+        let mut parser = AnswerParser::new(&qwen()).unwrap();
+        let mut n_parsed = 0;
+        for _ in 0..20_000 {
+            let before = parser.n_parsed;
+            parser.push(Piece { text: "{a}\n".to_owned(), tokens: vec![Token(1)], ..Piece::default() });
+            n_parsed += usize::from(parser.n_parsed != before);
+        }
+        assert!(n_parsed < 1500, "{n_parsed} times for 20,000 pieces");
+    }
 }
