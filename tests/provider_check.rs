@@ -356,8 +356,13 @@ fn providers_that_do_not_run() {
         assert_eq!(checked.code, 1, "{:#}", checked.report);
         Checked::faults_of(checked.prompt("7 tokens"))[0].1.to_owned()
     };
-    let missing = contract(Path::new("/no/such/provider"), &[]);
-    assert_eq!(missing, "cannot start the provider /no/such/provider: No such file or directory");
+    // A bare name is looked up in PATH when it is started; a path is looked at before the model is loaded.
+    let missing = contract(Path::new("no-such-provider"), &[]);
+    assert_eq!(missing, "cannot start the provider no-such-provider: No such file or directory");
+    let output = bench.command(Path::new("/no/such/provider"), &model::tiny(), &[]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.trim_end(), "onebit provider check: /no/such/provider: there is no such program");
     let fails = bench.script("fails", "#!/bin/sh\necho 'no NPU found' >&2\nexit 9\n");
     assert_eq!(contract(&fails, &[]), "the provider exited with status 9: no NPU found");
     let slow = bench.script("slow", "#!/bin/sh\nsleep 60\n");

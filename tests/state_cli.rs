@@ -128,6 +128,11 @@ fn inspect_of_what_is_no_state_file() {
         assert_eq!(output.status.code(), Some(code), "{name}: {said}");
         assert!(said.contains(expected), "{name}: {said}");
     }
+    // With its model, the place is the one where this model's memory is cut.
+    let cut = folder.path().join("cut");
+    let (code, stdout, _) = state(&["inspect", cut.to_str().unwrap(), "-m", "tiny-llama.gguf"]);
+    assert_eq!(code, 1, "{stdout}");
+    assert_eq!(stdout.matches("the file ends too early: rows at byte ").count(), 2, "{stdout}");
     for missing in ["/no/such.state", "/dev/null", "/tmp"] {
         assert_eq!(onebit(&["state", "inspect", missing]).status.code(), Some(2), "{missing}");
     }

@@ -75,6 +75,11 @@ impl<'a> Fields<'a> {
         self.read(name, "a string", Value::as_str)
     }
 
+    /// Text that has to be there.
+    pub fn required_string(&self, name: &str) -> Result<&'a str, ApiError> {
+        self.string(name)?.ok_or_else(|| ApiError::field(self.path(name), "missing; expected a string"))
+    }
+
     /// An array.
     pub fn array(&self, name: &str) -> Result<Option<&'a [Value]>, ApiError> {
         self.read(name, "an array", |value| value.as_array().map(Vec::as_slice))

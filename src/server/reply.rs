@@ -22,7 +22,9 @@ pub trait Writer<T>: Send + 'static {
     fn step(&mut self, index: usize, step: T) -> Vec<Frame>;
 
     /// The frames after the last step of the last answer.
-    fn closing(&mut self) -> Vec<Frame>;
+    fn closing(&mut self) -> Vec<Frame> {
+        Vec::new()
+    }
 
     /// The last frame of a stream that fails.
     fn failed(&mut self, error: &ApiError) -> Frame {

@@ -69,12 +69,15 @@ impl SectionReport {
 
 /// Reads a file of `len` bytes, from its start; `Err` only when even the header is not that of a state file.
 ///
-/// The kinds of memory are those of `layout`; without one they are found by trying them.
+/// The kinds of memory are found by trying them, those of `layout` first. When the file has none of them, the problem is the
+/// one that `layout` has with it: a cut file of this model is not told as another model's.
 pub fn inspect<R: BufRead + Seek>(reader: &mut R, len: u64, layout: Option<&Layout>) -> Result<Report, StateError> {
     let mut input = Input::new(reader, len);
     let header = header::read_from(&mut input)?;
-    let sections = match layout {
-        Some(layout) => structure::read(&mut input, &header, |guess| guess.is_of(layout)),
+    let own = layout.map(|layout| structure::read(&mut input, &header, |guess| guess.is_of(layout)));
+    let sections = match own {
+        Some(Ok(sections)) => Ok(sections),
+        Some(Err(error)) => structure::read(&mut input, &header, |_| true).map_err(|_| error),
         None => structure::read(&mut input, &header, |_| true),
     };
     let (sections, problem) = match sections {

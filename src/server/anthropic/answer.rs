@@ -160,11 +160,6 @@ impl Writer<ChatStep> for Answer {
         }
     }
 
-    /// Nothing, once the answer's end was written.
-    fn closing(&mut self) -> Vec<Frame> {
-        Vec::new()
-    }
-
     fn failed(&mut self, error: &ApiError) -> Frame {
         frame("error", error::body(error))
     }

@@ -101,7 +101,7 @@ fn user(message: &Fields, messages: &mut Vec<Value>) -> Result<(), ApiError> {
 }
 
 fn tool_result(block: &Fields) -> Result<Value, ApiError> {
-    let id = text(block, "tool_use_id")?;
+    let id = block.required_string("tool_use_id")?;
     let mut content = match block.get("content") {
         None => json!(""),
         Some(_) => texts(block, "content")?,
@@ -123,7 +123,7 @@ fn assistant(message: &Fields) -> Result<Value, ApiError> {
     let (mut parts, mut calls, mut thoughts) = (Vec::new(), Vec::new(), String::new());
     for block in blocks(message, "content")? {
         match block.string("type")? {
-            Some("thinking") => thoughts.push_str(text(&block, "thinking")?),
+            Some("thinking") => thoughts.push_str(block.required_string("thinking")?),
             // Encrypted by another server for itself.
             Some("redacted_thinking") => {}
             Some("tool_use") => calls.push(tool_use(&block)?),
@@ -143,8 +143,8 @@ fn assistant(message: &Fields) -> Result<Value, ApiError> {
 fn tool_use(block: &Fields) -> Result<Value, ApiError> {
     let arguments =
         block.object("input")?.map_or_else(|| "{}".to_owned(), |input| json!(input.to_object()).to_string());
-    let function = json!({"name": text(block, "name")?, "arguments": arguments});
-    Ok(json!({"id": text(block, "id")?, "type": "function", "function": function}))
+    let function = json!({"name": block.required_string("name")?, "arguments": arguments});
+    Ok(json!({"id": block.required_string("id")?, "type": "function", "function": function}))
 }
 
 /// A string, or blocks of text.
@@ -168,7 +168,7 @@ fn blocks<'a>(fields: &Fields<'a>, name: &str) -> Result<Vec<Fields<'a>>, ApiErr
 
 fn text_block(block: &Fields) -> Result<Value, ApiError> {
     match block.string("type")? {
-        Some("text") => Ok(json!({"type": "text", "text": text(block, "text")?})),
+        Some("text") => Ok(json!({"type": "text", "text": block.required_string("text")?})),
         Some(kind @ ("image" | "document")) => {
             Err(ApiError::field(block.path("type"), format_args!("{kind} input is not supported")))
         }
@@ -178,10 +178,6 @@ fn text_block(block: &Fields) -> Result<Value, ApiError> {
         }
         None => Err(ApiError::field(block.path("type"), "missing; expected a string")),
     }
-}
-
-fn text<'a>(fields: &Fields<'a>, name: &str) -> Result<&'a str, ApiError> {
-    fields.string(name)?.ok_or_else(|| ApiError::field(fields.path(name), "missing; expected a string"))
 }
 
 #[cfg(test)]

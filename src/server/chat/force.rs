@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::{
     ChatCall, Prepared, Tool, ToolChoice,
     parse::ParserSpec,
-    prepare::{assemble, common_parser, request, schema_grammar},
+    prepare::{assemble, common_parser, request},
+    schema::schema_grammar,
 };
 use crate::{
     engine::{ChatPrompt, Grammar},
@@ -93,7 +94,7 @@ fn end_of_thoughts(chat: &ChatPrompt) -> String {
 fn generic(backend: &Backend, mut call: ChatCall) -> Result<Prepared, ApiError> {
     let allow_several = call.parallel_tool_calls == Some(true);
     let schema = calls_schema(&call.tools, allow_several);
-    let grammar = schema_grammar(&schema).map_err(|error| error.at("tools"))?;
+    let grammar = schema_grammar(&schema, "tools")?;
     call.messages = described(&call.messages, &call.tools, allow_several);
     call.tools.clear();
     call.tool_choice = ToolChoice::None;

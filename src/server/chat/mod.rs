@@ -24,7 +24,7 @@ pub use call::{
     read_tools,
 };
 pub use prepare::{Prepared, prepare, render};
-pub use schema::check_schema;
+pub use schema::{check_schema, schema_grammar};
 
 /// The steps of one answer, `Done` or an error last; dropping it ends the generation.
 pub type ChatSteps = Pin<Box<dyn Stream<Item = Result<ChatStep, ApiError>> + Send>>;

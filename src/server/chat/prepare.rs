@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{ChatCall, ToolChoice, force, parse::ParserSpec};
+use super::{ChatCall, ToolChoice, force, parse::ParserSpec, schema::schema_grammar};
 use crate::{
-    engine::{ChatPrompt, ChatRequest, GenerateOptions, Grammar},
-    llama::{self, Token},
+    engine::{ChatPrompt, ChatRequest, GenerateOptions},
+    llama::Token,
     server::{error::ApiError, state::Backend},
 };
 
@@ -35,7 +35,9 @@ pub fn prepare(backend: &Backend, call: ChatCall) -> Result<Prepared, ApiError> 
     let grammar = match &call.schema {
         // The template's own grammar lets thoughts come first. Without thoughts it would still allow a code fence around
         // the JSON, which clients that asked for JSON cannot read.
-        Some(schema) if !supports_thinking(&chat) || chat.grammar.is_none() => Some(schema_grammar(schema)?),
+        Some(schema) if !supports_thinking(&chat) || chat.grammar.is_none() => {
+            Some(schema_grammar(schema, "response_format")?)
+        }
         _ => chat.grammar.clone(),
     };
     let thinks = supports_thinking(&chat);
@@ -95,13 +97,6 @@ pub(super) fn request(backend: &Backend, call: &ChatCall) -> ChatRequest {
 
 pub(super) fn supports_thinking(chat: &ChatPrompt) -> bool {
     chat.parser_params["supports_thinking"] == true
-}
-
-/// A grammar for the content alone.
-pub(super) fn schema_grammar(schema: &Value) -> Result<Grammar, ApiError> {
-    let gbnf = llama::schema_to_grammar(&schema.to_string())
-        .map_err(|error| ApiError::field("response_format", error.to_string().replace('\n', " ")))?;
-    Ok(Grammar { gbnf, ..Grammar::default() })
 }
 
 /// llama.cpp's parser of this answer. `suffix` is what was added to the generation prompt.

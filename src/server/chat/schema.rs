@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{llama, server::error::ApiError};
+use crate::{engine::Grammar, llama, server::error::ApiError};
 
 /// Keywords that say nothing about a value, or that the converter enforces.
 const KNOWN: &[&str] = &[
@@ -97,10 +97,14 @@ pub fn check_schema(path: &str, mut schema: Value) -> Result<Value, ApiError> {
             return Err(ApiError::field(path, format_args!("expected a JSON schema (an object), got {kind}")));
         }
     }
-    match llama::schema_to_grammar(&schema.to_string()) {
-        Ok(_) => Ok(schema),
-        Err(error) => Err(ApiError::field(path, error.to_string().replace('\n', " "))),
-    }
+    schema_grammar(&schema, path).map(|_| schema)
+}
+
+/// The grammar of a schema; an error is told of `field`.
+pub fn schema_grammar(schema: &Value, field: &str) -> Result<Grammar, ApiError> {
+    let gbnf = llama::schema_to_grammar(&schema.to_string())
+        .map_err(|error| ApiError::field(field, error.to_string().replace('\n', " ")))?;
+    Ok(Grammar { gbnf, ..Grammar::default() })
 }
 
 fn walk(path: &str, schema: &mut Value, depth: usize) -> Result<(), ApiError> {

@@ -10,7 +10,6 @@ use crate::{
     engine::{FinishReason, GenerateOptions, Piece, Report},
     llama::Token,
     server::{
-        chat,
         error::ApiError,
         extract::{ApiJson, Object},
         fields::Fields,
@@ -54,12 +53,7 @@ impl Call {
     pub fn read(fields: &Fields, state: &AppState) -> Result<Self, ApiError> {
         let mut params = Params::read(fields, &state.config().defaults)?;
         openai::refuse_in_text(fields)?;
-        if let Some(schema) = chat::read_format(fields)? {
-            if params.has_grammar() {
-                return Err(ApiError::field("grammar", "cannot be used together with `json_schema`"));
-            }
-            params.set_schema(&schema)?;
-        }
+        params.read_schema(fields)?;
         let wanted = fields.array("response_fields")?.unwrap_or_default();
         let name = |(index, value): (usize, &Value)| {
             let name = value.as_str().map(str::to_owned);
@@ -187,6 +181,7 @@ impl NativeWriter {
     }
 }
 
+/// Without `[DONE]`, which this API has not.
 impl Writer<Step> for NativeWriter {
     fn step(&mut self, index: usize, step: Step) -> Vec<Frame> {
         let reply = match step {
@@ -213,10 +208,5 @@ impl Writer<Step> for NativeWriter {
             }
         };
         vec![Frame::data(sse::json(&reply))]
-    }
-
-    /// This API has no `[DONE]`.
-    fn closing(&mut self) -> Vec<Frame> {
-        Vec::new()
     }
 }

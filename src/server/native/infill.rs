@@ -54,9 +54,7 @@ impl Infill {
         let mut extra = Vec::new();
         for (index, value) in fields.array("input_extra")?.unwrap_or_default().iter().enumerate() {
             let entry = Fields::at(format!("input_extra[{index}]"), value)?;
-            let Some(text) = entry.string("text")? else {
-                return Err(ApiError::field(entry.path("text"), "missing; expected a string"));
-            };
+            let text = entry.required_string("text")?;
             extra.push((entry.string("filename")?.unwrap_or("tmp").to_owned(), text.to_owned()));
         }
         Ok(Self {

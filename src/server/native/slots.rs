@@ -59,9 +59,7 @@ fn file(state: &AppState, fields: &Fields) -> Result<(String, PathBuf), ApiError
             "slots are not saved: start the server with --slot-save-path and the name of a folder",
         ));
     };
-    let Some(name) = fields.string("filename")? else {
-        return Err(ApiError::field("filename", "missing; expected a string"));
-    };
+    let name = fields.required_string("filename")?;
     let is_plain = FilePath::new(name).components().eq([std::path::Component::Normal(name.as_ref())]);
     if !is_plain || name.contains(['/', '\\', '\0']) || name.starts_with('.') {
         return Err(ApiError::field("filename", "expected a plain name, without a folder"));

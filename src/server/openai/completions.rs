@@ -95,23 +95,13 @@ impl Request {
         if echo && params.top_logprobs().is_some() {
             return Err(ApiError::field("echo", "the prompt's own log-probabilities are not supported"));
         }
-        let mut call = Self {
+        params.read_schema(fields)?;
+        Ok(Self {
             prompts: prompt::read_all(fields, "prompt", backend.info().n_vocab)?,
             suffix: fields.string("suffix")?.filter(|text| !text.is_empty()).map(str::to_owned),
             echo,
             params,
-        };
-        call.with_schema(fields)?;
-        Ok(call)
-    }
-
-    /// llama-server's `json_schema`, and `response_format` which some clients send here too.
-    fn with_schema(&mut self, fields: &Fields) -> Result<(), ApiError> {
-        let Some(schema) = crate::server::chat::read_format(fields)? else { return Ok(()) };
-        if self.params.has_grammar() {
-            return Err(ApiError::field("grammar", "cannot be used together with a JSON schema"));
-        }
-        self.params.set_schema(&schema)
+        })
     }
 
     /// Tokenizes: not for an async thread.

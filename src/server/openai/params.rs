@@ -8,6 +8,7 @@ use crate::{
     engine::{GenerateOptions, Grammar, Sampling},
     llama::Token,
     server::{
+        chat,
         error::ApiError,
         fields::{Fields, integer, wrong},
         state::Backend,
@@ -97,11 +98,16 @@ impl Params {
         self.options.top_logprobs = Some(n);
     }
 
-    /// Lets the text follow a schema that [`check_schema`](crate::server::chat::check_schema) has passed.
-    pub fn set_schema(&mut self, schema: &Value) -> Result<(), ApiError> {
-        let gbnf = crate::llama::schema_to_grammar(&schema.to_string())
-            .map_err(|error| ApiError::field("json_schema", error.to_string().replace('\n', " ")))?;
-        self.options.sampling.grammar = Some(Grammar { gbnf, ..Grammar::default() });
+    /// Reads `json_schema`, and `response_format` which some clients send for text too: the whole text follows it.
+    pub fn read_schema(&mut self, fields: &Fields) -> Result<(), ApiError> {
+        let Some(schema) = chat::read_format(fields)? else { return Ok(()) };
+        if self.has_grammar() {
+            return Err(ApiError::field(
+                "grammar",
+                "cannot be used together with a JSON schema; leave out one of them",
+            ));
+        }
+        self.options.sampling.grammar = Some(chat::schema_grammar(&schema, "json_schema")?);
         Ok(())
     }
 

@@ -90,10 +90,7 @@ fn one(path: &str, value: &Value, n_vocab: u32) -> Result<Prompt, ApiError> {
             if object.array("multimodal_data")?.is_some_and(|data| !data.is_empty()) {
                 return Err(ApiError::field(object.path("multimodal_data"), "image input is not supported"));
             }
-            match object.string("prompt_string")? {
-                Some(text) => Ok(Prompt::text(text)),
-                None => Err(ApiError::field(object.path("prompt_string"), "missing; expected a string")),
-            }
+            object.required_string("prompt_string").map(Prompt::text)
         }
         other => Err(wrong(path.to_owned(), "a string or an array of token ids", other)),
     }

@@ -233,11 +233,6 @@ impl Writer<ChatStep> for Answer {
         }
     }
 
-    /// Nothing, once the answer's end was written.
-    fn closing(&mut self) -> Vec<Frame> {
-        Vec::new()
-    }
-
     fn failed(&mut self, error: &ApiError) -> Frame {
         // One frame must do: the item that is cut is told of in the Response only.
         let sequence = self.sequence;

@@ -32,13 +32,14 @@ fn item(item: &Fields, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     match item.string("type")? {
         None | Some("message") => message(item, messages),
         Some("function_call") => {
-            let function = json!({"name": text(item, "name")?, "arguments": text(item, "arguments")?});
-            let call = json!({"id": text(item, "call_id")?, "type": "function", "function": function});
+            let function =
+                json!({"name": item.required_string("name")?, "arguments": item.required_string("arguments")?});
+            let call = json!({"id": item.required_string("call_id")?, "type": "function", "function": function});
             push(&mut assistant(messages)["tool_calls"], call);
             Ok(())
         }
         Some("function_call_output") => {
-            let id = text(item, "call_id")?;
+            let id = item.required_string("call_id")?;
             let content = content(item, "output", &["input_text"])?;
             messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
             Ok(())
@@ -94,7 +95,7 @@ fn reasoning(item: &Fields, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     let mut thoughts = String::new();
     for (idx, value) in item.array("content")?.unwrap_or_default().iter().enumerate() {
         let part = Fields::at(format!("{path}[{idx}]"), value)?;
-        thoughts.push_str(text(&part, "text")?);
+        thoughts.push_str(part.required_string("text")?);
     }
     if !thoughts.is_empty() {
         let message = assistant(messages);
@@ -137,8 +138,10 @@ fn content(item: &Fields, name: &str, known: &[&str]) -> Result<Value, ApiError>
 fn part(part: &Fields, known: &[&str]) -> Result<Value, ApiError> {
     let no_media = |kind| Err(ApiError::field(part.path("type"), format_args!("{kind} input is not supported")));
     match part.string("type")? {
-        Some("refusal") if known.contains(&"refusal") => Ok(json!({"type": "text", "text": text(part, "refusal")?})),
-        Some(kind) if known.contains(&kind) => Ok(json!({"type": "text", "text": text(part, "text")?})),
+        Some("refusal") if known.contains(&"refusal") => {
+            Ok(json!({"type": "text", "text": part.required_string("refusal")?}))
+        }
+        Some(kind) if known.contains(&kind) => Ok(json!({"type": "text", "text": part.required_string("text")?})),
         Some("input_image") => no_media("image"),
         Some("input_file") => no_media("file"),
         Some("input_audio") => no_media("audio"),
@@ -156,10 +159,6 @@ fn plain(content: &Value) -> String {
         Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
         other => other.as_str().unwrap_or_default().to_owned(),
     }
-}
-
-fn text<'a>(fields: &Fields<'a>, name: &str) -> Result<&'a str, ApiError> {
-    fields.string(name)?.ok_or_else(|| ApiError::field(fields.path(name), "missing; expected a string"))
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! The decode thread: receive, admit, step, emit. It is the only owner of the context, and never waits for a reader.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use crate::llama::{Batch, CancelFlag, Context, SeqId, Token};
+use crate::llama::{Batch, CancelFlag, Context, SeqId};
 
 use super::embed::embed;
 use super::probe::Probe;
@@ -16,31 +15,19 @@ use super::restore::{self, ImageMemory, RestoreRules};
 use super::slot::{Job, Output, Progress, Slot, decode_error};
 use super::{DecodeCounts, EngineError, PrefillReport};
 
+mod held;
+mod slot_work;
+
+pub(super) use slot_work::{SlotAction, SlotReport, SlotWork};
+
+use held::Held;
+
 /// What a handle may ask for.
 pub(super) enum Command {
     Job(Box<Job>),
     /// Something to be done with what a slot holds, once it is free.
     Slot(SlotWork),
     Shutdown,
-}
-
-/// Something to be done with what a slot holds.
-pub(super) struct SlotWork {
-    pub slot: usize,
-    pub action: SlotAction,
-    pub reply: Sender<Result<SlotReport, EngineError>>,
-}
-
-pub(super) enum SlotAction {
-    Save(PathBuf),
-    Restore(PathBuf),
-    Erase,
-}
-
-/// Tokens that were saved, restored or erased, and bytes written.
-pub(super) struct SlotReport {
-    pub n_tokens: usize,
-    pub n_bytes: u64,
 }
 
 /// What the loop must keep to.
@@ -91,17 +78,6 @@ pub(super) struct DecodeLoop {
     batch: Batch,
     /// The slot that goes first into the next batch, so that a limit on sequences per batch starves nobody.
     first: usize,
-}
-
-/// The tokens of a sequence whose last job is done; the next one may begin with the same.
-#[derive(Default)]
-struct Held {
-    tokens: Vec<Token>,
-    /// Another program computed them. They serve the request that brought them and no other: what is evaluated here must not
-    /// depend on whether a provider was right.
-    is_foreign: bool,
-    /// When it was last used, in jobs begun since the start.
-    used: u64,
 }
 
 /// A slot's share of a batch.
@@ -209,21 +185,6 @@ impl DecodeLoop {
         }
     }
 
-    /// The free sequence that holds most of the job's beginning; of those that hold nothing of worth, the one that was not
-    /// used for longest.
-    fn best_free(&self, job: &Job) -> Option<usize> {
-        let wanted = |seq: &usize| job.options.slot.is_none_or(|slot| slot as usize == *seq);
-        let free = (0..self.slots.len()).filter(|&seq| self.slots[seq].is_none()).filter(wanted);
-        free.max_by_key(|&seq| {
-            let held = &self.held[seq];
-            let n_common =
-                if job.options.reuse_prefix && !held.is_foreign { common_prefix(&held.tokens, &job.tokens) } else { 0 };
-            // A template's first words are common to all chats.
-            let is_worth = n_common * 10 >= job.tokens.len();
-            (if is_worth { n_common } else { 0 }, std::cmp::Reverse(held.used))
-        })
-    }
-
     fn begin(&mut self, seq: usize, job: Job) {
         let seq_id = seq_id(seq);
         self.n_begun += 1;
@@ -262,98 +223,6 @@ impl DecodeLoop {
         }
     }
 
-    /// Between requests; answers to one request follow each other without this.
-    fn forget_foreign_tokens(&mut self) {
-        for seq in 0..self.held.len() {
-            if self.slots[seq].is_none() && std::mem::take(&mut self.held[seq].is_foreign) {
-                self.held[seq].tokens.clear();
-                self.context.clear_seq(seq_id(seq));
-            }
-        }
-    }
-
-    /// Cuts a sequence that holds the tokens `held` down to what it has in common with a prompt, of which at least the last
-    /// token is left to evaluate. Returns how many tokens stay; 0 when the memory cannot be cut there.
-    fn keep(&mut self, seq: SeqId, held: &[Token], prompt: &[Token]) -> usize {
-        let n_common = common_prefix(held, prompt).min(prompt.len().saturating_sub(1));
-        if n_common == 0 || !self.reaches_back(seq, held.len(), n_common) {
-            return 0;
-        }
-        if n_common == held.len() {
-            return n_common;
-        }
-        let from = i32::try_from(n_common).unwrap_or(i32::MAX);
-        match self.context.remove(seq, from, -1) {
-            Ok(true) => n_common,
-            Ok(false) | Err(_) => 0,
-        }
-    }
-
-    /// Whether position `next` can be evaluated on what the memory holds: a running state has no past, and a window may have
-    /// moved beyond the tokens that this position attends to.
-    fn reaches_back(&self, seq: SeqId, n_held: usize, next: usize) -> bool {
-        let Some((first, last)) = self.context.positions(seq) else { return false };
-        let is_whole = usize::try_from(last).is_ok_and(|last| last + 1 == n_held);
-        if !is_whole {
-            return false;
-        }
-        if next == n_held {
-            return true;
-        }
-        let rules = &self.limits.restore;
-        let window = rules.n_swa as usize;
-        let oldest = if window == 0 { 0 } else { (next + 1).saturating_sub(window) };
-        rules.can_step_back && usize::try_from(first).is_ok_and(|first| first <= oldest)
-    }
-
-    fn work_on_slot(&mut self, work: SlotWork) {
-        let seq = work.slot;
-        let result = match self.held.get_mut(seq).map(|held| std::mem::take(&mut held.tokens)) {
-            None => Err(EngineError::InvalidOption { option: "id_slot", reason: "is no slot".to_owned() }),
-            Some(tokens) => self.act(seq, tokens, work.action),
-        };
-        // Nobody may be waiting any more.
-        let _ = work.reply.send(result);
-    }
-
-    fn act(&mut self, seq: usize, tokens: Vec<Token>, action: SlotAction) -> Result<SlotReport, EngineError> {
-        let n_tokens = tokens.len();
-        match action {
-            SlotAction::Erase => {
-                self.context.clear_seq(seq_id(seq));
-                Ok(SlotReport { n_tokens, n_bytes: 0 })
-            }
-            SlotAction::Save(path) => {
-                let failed = |reason: String| EngineError::Save { path: path.display().to_string(), reason };
-                let saved = match tokens.is_empty() {
-                    true => Err(failed("the slot holds nothing".to_owned())),
-                    false => {
-                        let saved = self.context.save_state(seq_id(seq), &tokens, &path);
-                        saved.map_err(|err| failed(err.to_string()))
-                    }
-                };
-                self.held[seq].tokens = tokens;
-                saved.map(|n_bytes| SlotReport { n_tokens, n_bytes })
-            }
-            SlotAction::Restore(path) => {
-                let seq_id = seq_id(seq);
-                self.context.clear_seq(seq_id);
-                let (rules, probe, memory) = (&self.limits.restore, &mut self.probe, &mut self.image_memory);
-                match restore::restore_whole(&mut self.context, seq_id, &path, rules, probe, memory) {
-                    Ok(tokens) => {
-                        let n_tokens = tokens.len();
-                        self.held[seq].tokens = tokens;
-                        Ok(SlotReport { n_tokens, n_bytes: 0 })
-                    }
-                    Err(reason) => {
-                        self.context.clear_seq(seq_id);
-                        Err(EngineError::Restore(reason.to_string()))
-                    }
-                }
-            }
-        }
-    }
-
     /// One batch over all slots.
     fn step(&mut self) {
         let shares = self.fill_batch();
@@ -365,7 +234,7 @@ impl DecodeLoop {
         let waiting: Vec<CancelFlag> = waiting.collect();
         if let Err(error) = self.context.decode(&mut self.batch, waiting) {
             // Part of the batch may be in the memory; nothing of these sequences is to be trusted.
-            shares.iter().for_each(|share| self.fail(share.seq, decode_error(error.clone())));
+            shares.iter().for_each(|share| self.give_up(share.seq, &error));
             return;
         }
         self.counts.n_decode.fetch_add(1, Relaxed);
@@ -486,6 +355,17 @@ impl DecodeLoop {
         }
     }
 
+    /// Ends a slot whose batch was not finished. When that is because nobody waits for it any more, those behind it go on.
+    fn give_up(&mut self, seq: usize, error: &crate::llama::Error) {
+        let Some(slot) = self.slots[seq].take_if(|slot| slot.cancelled()) else {
+            return self.fail(seq, decode_error(error.clone()));
+        };
+        self.context.clear_seq(seq_id(seq));
+        if let Some(job) = slot.job.then.and_then(wanted) {
+            self.begin(seq, *job);
+        }
+    }
+
     fn fail(&mut self, seq: usize, error: EngineError) {
         if let Some(slot) = self.slots[seq].take() {
             slot.job.fail(error);
@@ -506,11 +386,6 @@ fn wanted(mut job: Box<Job>) -> Option<Box<Job>> {
         job = job.then.take()?;
     }
     Some(job)
-}
-
-/// How many tokens two sequences begin with alike.
-fn common_prefix(a: &[Token], b: &[Token]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 fn seq_id(index: usize) -> SeqId {

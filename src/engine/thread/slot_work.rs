@@ -1,0 +1,78 @@
+//! What slots hold, to files and back.
+
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+
+use crate::llama::Token;
+
+use super::{DecodeLoop, seq_id};
+use crate::engine::{EngineError, restore};
+
+/// Something to be done with what a slot holds.
+pub(in crate::engine) struct SlotWork {
+    pub slot: usize,
+    pub action: SlotAction,
+    pub reply: Sender<Result<SlotReport, EngineError>>,
+}
+
+pub(in crate::engine) enum SlotAction {
+    Save(PathBuf),
+    Restore(PathBuf),
+    Erase,
+}
+
+/// Tokens that were saved, restored or erased, and bytes written.
+pub(in crate::engine) struct SlotReport {
+    pub n_tokens: usize,
+    pub n_bytes: u64,
+}
+
+impl DecodeLoop {
+    pub(super) fn work_on_slot(&mut self, work: SlotWork) {
+        let seq = work.slot;
+        let result = match self.held.get_mut(seq).map(|held| std::mem::take(&mut held.tokens)) {
+            None => Err(EngineError::InvalidOption { option: "id_slot", reason: "is no slot".to_owned() }),
+            Some(tokens) => self.act(seq, tokens, work.action),
+        };
+        // Nobody may be waiting any more.
+        let _ = work.reply.send(result);
+    }
+
+    fn act(&mut self, seq: usize, tokens: Vec<Token>, action: SlotAction) -> Result<SlotReport, EngineError> {
+        let n_tokens = tokens.len();
+        match action {
+            SlotAction::Erase => {
+                self.context.clear_seq(seq_id(seq));
+                Ok(SlotReport { n_tokens, n_bytes: 0 })
+            }
+            SlotAction::Save(path) => {
+                let failed = |reason: String| EngineError::Save { path: path.display().to_string(), reason };
+                let saved = match tokens.is_empty() {
+                    true => Err(failed("the slot holds nothing".to_owned())),
+                    false => {
+                        let saved = self.context.save_state(seq_id(seq), &tokens, &path);
+                        saved.map_err(|err| failed(err.to_string()))
+                    }
+                };
+                self.held[seq].tokens = tokens;
+                saved.map(|n_bytes| SlotReport { n_tokens, n_bytes })
+            }
+            SlotAction::Restore(path) => {
+                let seq_id = seq_id(seq);
+                self.context.clear_seq(seq_id);
+                let (rules, probe, memory) = (&self.limits.restore, &mut self.probe, &mut self.image_memory);
+                match restore::restore_whole(&mut self.context, seq_id, &path, rules, probe, memory) {
+                    Ok(tokens) => {
+                        let n_tokens = tokens.len();
+                        self.held[seq].tokens = tokens;
+                        Ok(SlotReport { n_tokens, n_bytes: 0 })
+                    }
+                    Err(reason) => {
+                        self.context.clear_seq(seq_id);
+                        Err(EngineError::Restore(reason.to_string()))
+                    }
+                }
+            }
+        }
+    }
+}
