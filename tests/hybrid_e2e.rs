@@ -83,7 +83,7 @@ fn greedy(events: impl Iterator<Item = Result<Event, onebit::engine::EngineError
         match event.expect("an event") {
             Event::Prompt(prompt) => evaluated = prompt.n_prompt - prompt.n_cached,
             Event::Piece(piece) => tokens.extend(piece.tokens),
-            Event::Done(_) => {}
+            Event::Progress(_) | Event::Done(_) => {}
         }
     }
     (tokens, evaluated)

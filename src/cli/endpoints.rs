@@ -44,6 +44,10 @@ pub struct EndpointArgs {
     /// Seconds after which a silent stream sends a comment; -1 never
     #[arg(long, value_name = "S", default_value_t = 10)]
     pub sse_ping_interval: i64,
+
+    /// Requests that may wait for a slot; one more gets 503 with Retry-After
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub max_queue: usize,
 }
 
 /// Long enough to be never.
@@ -66,6 +70,7 @@ pub fn apply(args: &EndpointArgs, config: &mut ServerConfig) -> Result<(), Failu
         Ok(seconds) => Duration::from_secs(seconds).min(NEVER),
         Err(_) => NEVER,
     };
+    config.max_queue = args.max_queue;
     Ok(())
 }
 
@@ -106,6 +111,7 @@ mod tests {
         assert!(!other.slots && !other.page && other.metrics);
         assert_eq!(other.tags, ["a", "b"]);
         assert_eq!(other.slot_save_path.as_deref(), Some(folder.path()));
+        assert_eq!((plain.max_queue, config(&["--max-queue", "3"]).unwrap().max_queue), (1024, 3));
         assert_eq!(config(&["--sse-ping-interval=-1"]).unwrap().keep_alive, NEVER);
         assert!(config(&["--sse-ping-interval=0"]).unwrap_err().starts_with("--sse-ping-interval 0"));
         assert!(config(&["--slot-save-path", "/no/such/folder"]).unwrap_err().starts_with("--slot-save-path"));

@@ -93,7 +93,7 @@ async fn answer(backend: &Backend, args: &RunArgs, prompt: &str) -> Result<(), F
     let mut stdout = std::io::stdout();
     while let Some(event) = events.next().await {
         match event.map_err(fail)? {
-            Event::Prompt(_) => {}
+            Event::Progress(_) | Event::Prompt(_) => {}
             Event::Piece(piece) => {
                 let written = stdout.write_all(piece.text.as_bytes()).and_then(|()| stdout.flush());
                 match written {

@@ -55,6 +55,7 @@ use thread::{Command, Counts, SlotAction, SlotReport, SlotWork};
 /// let engine = Engine::load(EngineConfig::new(model))?;
 /// for event in engine.generate("Once upon a time", &GenerateOptions::greedy(16))? {
 ///     match event? {
+///         Event::Progress(progress) => eprintln!("{} of {}", progress.n_processed, progress.n_prompt),
 ///         Event::Prompt(prompt) => eprintln!("{} prompt tokens in {:?}", prompt.n_prompt, prompt.evaluate),
 ///         Event::Piece(piece) => print!("{}", piece.text),
 ///         Event::Done(report) => eprintln!("{} tokens, ended by {:?}", report.n_generated, report.finish),

@@ -9,7 +9,10 @@ use crate::llama::{CancelFlag, Sampler, SeqId, Token, Vocab};
 use super::generation::EventSender;
 use super::logprob;
 use super::text::{Pushed, TextAssembler};
-use super::{Embedding, EngineError, Event, FinishReason, GenerateOptions, Piece, PrefillReport, PromptReport, Report};
+use super::{
+    Embedding, EngineError, Event, FinishReason, GenerateOptions, Piece, PrefillReport, PromptProgress, PromptReport,
+    Report,
+};
 
 /// From this length on, a prompt's last token is evaluated in a batch of its own.
 ///
@@ -153,6 +156,18 @@ impl Slot {
     /// Whether the prompt is still being evaluated.
     pub fn is_in_prompt(&self) -> bool {
         self.prompt.is_none()
+    }
+
+    /// Says how far the prompt is, where that was asked for.
+    pub fn tell_progress(&mut self) {
+        if self.job.options.report_progress && self.is_in_prompt() {
+            self.send(Event::Progress(PromptProgress {
+                n_prompt: self.job.tokens.len(),
+                n_cached: self.n_cached,
+                n_processed: self.n_past,
+                elapsed: self.started.elapsed(),
+            }));
+        }
     }
 
     /// What the memory holds of this sequence: the first `n_past` tokens of prompt and answer.

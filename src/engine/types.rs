@@ -138,6 +138,8 @@ pub struct GenerateOptions {
     pub reuse_prefix: bool,
     /// Work in this slot (`0..n_seq`), and wait for it; `None` takes the one that holds most of the prompt.
     pub slot: Option<u32>,
+    /// Tell after each batch how much of the prompt is evaluated ([`Event::Progress`]).
+    pub report_progress: bool,
     /// Send the first text at once and all other text as one piece at the end: waking a reader for each token costs a machine
     /// of few cores a percent or two of its decode speed.
     pub two_pieces: bool,
@@ -150,15 +152,31 @@ impl GenerateOptions {
     }
 }
 
-/// One step of a generation, in this order: `Prompt` once, `Piece` any number of times, `Done` once.
+/// One step of a generation, in this order: `Progress` any number of times and only when asked for, `Prompt` once, `Piece` any
+/// number of times, `Done` once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// More of the prompt is in the KV cache. The first one comes before anything is evaluated.
+    Progress(PromptProgress),
     /// The whole prompt is in the KV cache and its last token's logits are known.
     Prompt(PromptReport),
     /// More text.
     Piece(Piece),
     /// The end.
     Done(Report),
+}
+
+/// How far the evaluation of a prompt is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PromptProgress {
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// Of these, taken from the cache or a state file.
+    pub n_cached: usize,
+    /// Of these, in the KV cache by now; those that were taken from there included.
+    pub n_processed: usize,
+    /// Since the evaluation began.
+    pub elapsed: Duration,
 }
 
 /// How the prompt got into the KV cache.

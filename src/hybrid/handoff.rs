@@ -99,7 +99,7 @@ impl Restored {
     /// Says the line at the first text, or at the end of an answer without any.
     fn note(&mut self, event: &Event) {
         let is_first_byte = match event {
-            Event::Prompt(_) => false,
+            Event::Progress(_) | Event::Prompt(_) => false,
             Event::Piece(piece) => !piece.text.is_empty(),
             Event::Done(_) => true,
         };

@@ -297,7 +297,12 @@ impl Hybrid {
         let started = self.0.backend.restore_and_generate(&run_dir.state_path(), prompt, options, n);
         let mut events = started.map_err(refused)?;
         let first = events.first_mut().ok_or(HybridError::Stopped)?;
-        match poll_fn(|cx| first.as_mut().poll_next(cx)).await {
+        let mut event = poll_fn(|cx| first.as_mut().poll_next(cx)).await;
+        // A restored prompt is no progress to watch.
+        while matches!(event, Some(Ok(Event::Progress(_)))) {
+            event = poll_fn(|cx| first.as_mut().poll_next(cx)).await;
+        }
+        match event {
             Some(Ok(Event::Prompt(report))) => Ok((events, report)),
             Some(Ok(_)) => Err(HybridError::Refused("the engine does not say what it restored".to_owned())),
             Some(Err(error)) => Err(refused(error)),

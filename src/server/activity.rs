@@ -22,6 +22,8 @@ pub struct Activity(Arc<Mutex<Record>>);
 #[derive(Default)]
 struct Record {
     slots: Vec<Slot>,
+    /// Requests that are at work or wait, each with all its tasks.
+    n_requests: usize,
     /// Tasks without a slot, in their order.
     waiting: VecDeque<Work>,
     n_tasks: u64,
@@ -78,6 +80,16 @@ impl Activity {
         self.0.lock().slots.resize_with(n_slots, Slot::default);
     }
 
+    /// A place for a request among those at work and `max_queue` more that wait; `None` when all are taken.
+    pub fn admit(&self, max_queue: usize) -> Option<Admission> {
+        let mut record = self.0.lock();
+        if record.n_requests >= record.slots.len().saturating_add(max_queue) {
+            return None;
+        }
+        record.n_requests += 1;
+        Some(Admission(self.clone()))
+    }
+
     /// A new task. It is over when this is dropped.
     pub fn begin(&self, n_prompt: usize, options: &GenerateOptions) -> Task {
         let mut record = self.0.lock();
@@ -110,6 +122,15 @@ impl Activity {
             n_processing: record.slots.iter().filter(|slot| slot.is_processing).count(),
             n_waiting: record.waiting.len(),
         }
+    }
+}
+
+/// A request's place, given back when dropped.
+pub struct Admission(Activity);
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.0.0.lock().n_requests -= 1;
     }
 }
 
@@ -185,6 +206,11 @@ impl Task {
                 }
             }
             Ok(Event::Done(report)) => record.decoded(self.id_task, Some(report)),
+            Ok(Event::Progress(progress)) => {
+                if let Some(work) = record.work(self.id_task) {
+                    (work.n_processed, work.n_cached) = (progress.n_processed - progress.n_cached, progress.n_cached);
+                }
+            }
             Err(_) => {}
         }
     }

@@ -1,13 +1,16 @@
 //! The one error type of the handlers, and its JSON body.
 
 use axum::{
-    http::StatusCode,
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
 
 use super::extract::ApiJson;
 use crate::engine::EngineError;
+
+/// Seconds until a client that found the queue full asks again: about one short answer.
+const RETRY_AFTER: u32 = 2;
 
 /// An error as the client sees it. Shape of the body: `{"error":{"message","type","param","code"}}`.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +20,8 @@ pub struct ApiError {
     message: String,
     param: Option<String>,
     overflow: Option<Overflow>,
+    /// Seconds after which to ask again, as a header.
+    retry_after: Option<u32>,
 }
 
 /// The two numbers of a prompt that does not fit, in tokens.
@@ -44,7 +49,7 @@ struct ErrorObject<'a> {
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), param: None, overflow: None }
+        Self { status, kind, message: message.into(), param: None, overflow: None, retry_after: None }
     }
 
     /// 400: the request as a whole cannot be used.
@@ -98,6 +103,12 @@ impl ApiError {
     /// 503: later perhaps.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
+    }
+
+    /// 503 with `Retry-After`: too many requests wait already.
+    pub fn queue_full(max_queue: usize) -> Self {
+        let message = format!("{max_queue} requests wait already (--max-queue); ask again later");
+        Self { retry_after: Some(RETRY_AFTER), ..Self::unavailable(message) }
     }
 
     /// 401: there are API keys, and the request has none of them.
@@ -181,6 +192,9 @@ impl IntoResponse for ApiError {
             tracing::error!("{}", self.message);
         }
         let mut response = (self.status, ApiJson(self.body())).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
         // For the routes where errors have another shape.
         response.extensions_mut().insert(self);
         response

@@ -1,26 +1,34 @@
 //! From a prompt to the steps of its answer. Every endpoint goes through [`start`].
 
-use std::pin::Pin;
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use futures_core::Stream;
 use futures_util::{
     StreamExt, TryStreamExt,
     stream::{self, Peekable},
 };
+use tokio::sync::oneshot;
 use tracing::Span;
 
 use super::{
+    activity::Admission,
     error::ApiError,
     state::{AppState, Busy, EventStream},
 };
 use crate::{
-    engine::{Event, FinishReason, GenerateOptions, Piece, PromptReport, Report},
+    engine::{Event, FinishReason, GenerateOptions, Piece, PromptProgress, PromptReport, Report},
     llama::Token,
 };
+
+/// How long a stream is not opened while its prompt waits or is evaluated. What fails at once is a status of its own; after
+/// this, clients and proxies between must see that somebody works for them.
+const OPEN_AFTER: Duration = Duration::from_millis(250);
 
 /// One step of an answer. A stream of them ends with `Done` or an error, exactly one of the two, as its last item.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
+    /// More of the prompt is evaluated; only when asked for, and before all text.
+    Progress(PromptProgress),
     /// More text.
     Piece(Piece),
     /// The end.
@@ -30,7 +38,25 @@ pub enum Step {
 /// The steps of one answer; dropping it ends the generation.
 pub type Steps = Pin<Box<dyn Stream<Item = Result<Step, ApiError>> + Send>>;
 
-/// Starts `n` answers to a prompt and waits until it is evaluated.
+/// Answers to one prompt that have begun, and what is known of the prompt by now.
+pub type Begun = (Vec<Steps>, PromptTokens);
+
+/// The tokens of a prompt.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PromptTokens {
+    /// All of them.
+    pub n_prompt: usize,
+    /// Of these, taken from a cache; 0 while that is not known.
+    pub n_cached: usize,
+}
+
+impl From<&PromptReport> for PromptTokens {
+    fn from(report: &PromptReport) -> Self {
+        Self { n_prompt: report.n_prompt, n_cached: report.n_cached }
+    }
+}
+
+/// Starts `n` answers to a prompt. Waits until it is evaluated; when they are to be streamed, no longer than [`OPEN_AFTER`].
 ///
 /// # Errors
 /// Whatever goes wrong up to then, so that it can still become the status of the reply.
@@ -39,36 +65,87 @@ pub async fn start(
     prompt: Vec<Token>,
     options: GenerateOptions,
     n: usize,
-) -> Result<Vec<Steps>, ApiError> {
-    Ok(start_told(state, prompt, options, n).await?.0)
+    is_streamed: bool,
+) -> Result<Begun, ApiError> {
+    let max_queue = state.config().max_queue;
+    let admission = state.activity().admit(max_queue).ok_or_else(|| ApiError::queue_full(max_queue))?;
+    start_admitted(state, prompt, options, n, is_streamed, Some(admission)).await
 }
 
-/// Like [`start`], and tells how the prompt was taken in.
-pub async fn start_told(
+async fn start_admitted(
     state: &AppState,
     prompt: Vec<Token>,
     options: GenerateOptions,
     n: usize,
-) -> Result<(Vec<Steps>, Option<PromptReport>), ApiError> {
-    let backend = state.backend()?;
-    let n_ctx = backend.info().n_ctx as usize;
+    is_streamed: bool,
+    admission: Option<Admission>,
+) -> Result<Begun, ApiError> {
+    let n_ctx = state.backend()?.info().n_ctx as usize;
     if prompt.len() >= n_ctx {
         // Said here, since a prefill provider must not be started for nothing.
         return Err(ApiError::context_overflow(prompt.len(), n_ctx));
     }
+    let tokens = PromptTokens { n_prompt: prompt.len(), n_cached: 0 };
+    let mut begun = Box::pin(begin(state.clone(), prompt, options, n, admission));
+    if !is_streamed {
+        return begun.await;
+    }
+    match tokio::time::timeout(OPEN_AFTER, &mut begun).await {
+        Ok(begun) => begun,
+        Err(_) => Ok((open_early(state, begun, n), tokens)),
+    }
+}
+
+/// Returns with the first event of the first answer.
+async fn begin(
+    state: AppState,
+    prompt: Vec<Token>,
+    options: GenerateOptions,
+    n: usize,
+    admission: Option<Admission>,
+) -> Result<Begun, ApiError> {
+    let backend = state.backend()?;
+    let admission = Arc::new(admission);
+    let mut tokens = PromptTokens { n_prompt: prompt.len(), n_cached: 0 };
     let tasks: Vec<_> = (0..n).map(|_| state.activity().begin(prompt.len(), &options)).collect();
     let answers = backend.generate(prompt, options, n).await?;
     let answers = tasks.into_iter().zip(answers).map(|(task, events)| task.watch(events));
     let mut answers: Vec<_> = answers.map(StreamExt::peekable).collect();
-    let mut report = None;
     if let Some(first) = answers.first_mut() {
         match Pin::new(first).peek().await {
             Some(Err(error)) => return Err(error.clone().into()),
-            Some(Ok(Event::Prompt(prompt))) => report = Some(*prompt),
+            Some(Ok(Event::Prompt(prompt))) => tokens = prompt.into(),
             _ => {}
         }
     }
-    Ok((answers.into_iter().map(|events| steps(state, events)).collect(), report))
+    Ok((answers.into_iter().map(|events| steps(&state, events, admission.clone())).collect(), tokens))
+}
+
+/// Answers that are still to begin. The first drives them all; dropping it ends them.
+fn open_early(
+    state: &AppState,
+    begun: impl Future<Output = Result<Begun, ApiError>> + Send + 'static,
+    n: usize,
+) -> Vec<Steps> {
+    let (senders, receivers): (Vec<_>, Vec<_>) = (1..n).map(|_| oneshot::channel::<Steps>()).unzip();
+    let (state, busy) = (state.clone(), state.busy());
+    let first = async move {
+        let (mut answers, _) = tokio::select! {
+            begun = begun => begun?,
+            () = state.cancelled() => return Err(ApiError::shutting_down()),
+        };
+        drop(busy);
+        for (sender, answer) in senders.into_iter().zip(answers.drain(1..)) {
+            let _ = sender.send(answer);
+        }
+        answers.pop().ok_or_else(|| ApiError::internal("internal error: no answer was begun"))
+    };
+    let first: Steps = Box::pin(stream::once(first).try_flatten());
+    let others = receivers.into_iter().map(|receiver| -> Steps {
+        // The first has the reason when there is none.
+        Box::pin(stream::once(receiver).filter_map(|answer| std::future::ready(answer.ok())).flatten())
+    });
+    std::iter::once(first).chain(others).collect()
 }
 
 /// `n` answers to a prompt, which may have no tokens.
@@ -81,11 +158,11 @@ pub async fn start_one(
     if prompt.is_empty() {
         return Ok((0..n).map(|_| empty(state)).collect());
     }
-    start(state, prompt, options, n).await
+    Ok(start(state, prompt, options, n, false).await?.0)
 }
 
-/// `n` answers to each of several prompts. The first prompt is evaluated when this returns, the others begin as they are
-/// read; a prompt that does not fit is told of at once.
+/// `n` answers to each of several prompts, to be streamed. The others begin as they are read; a prompt that does not fit is
+/// told of at once.
 pub async fn start_all(
     state: &AppState,
     prompts: Vec<Vec<Token>>,
@@ -98,15 +175,24 @@ pub async fn start_all(
     }
     let mut prompts = prompts.into_iter();
     let first = prompts.next().unwrap_or_default();
-    let mut answers = start_one(state, first, options.clone(), n).await?;
+    let mut answers = match first.is_empty() {
+        true => (0..n).map(|_| empty(state)).collect(),
+        false => start(state, first, options.clone(), n, true).await?.0,
+    };
     for prompt in prompts {
         // Each answer on its own: those of one prompt share their beginning in the cache anyway.
         for index in 0..n {
             let (state, prompt, mut options) = (state.clone(), prompt.clone(), options.clone());
             options.sampling.seed =
                 options.sampling.seed.map(|seed| seed.wrapping_add(u32::try_from(index).unwrap_or(0)));
-            let begun =
-                async move { Ok::<_, ApiError>(stream::iter(start_one(&state, prompt, options, 1).await?).flatten()) };
+            let begun = async move {
+                let answers = match prompt.is_empty() {
+                    true => vec![empty(&state)],
+                    // The request has its place.
+                    false => start_admitted(&state, prompt, options, 1, true, None).await?.0,
+                };
+                Ok::<_, ApiError>(stream::iter(answers).flatten())
+            };
             answers.push(Box::pin(stream::once(begun).try_flatten()));
         }
     }
@@ -131,6 +217,7 @@ pub async fn gather(mut steps: Steps) -> Result<Gathered, ApiError> {
                 whole.tokens.extend(piece.tokens);
                 whole.logprobs.extend(piece.logprobs);
             }
+            Step::Progress(_) => {}
             Step::Done(report) => return Ok(Gathered { piece: whole, report }),
         }
     }
@@ -155,7 +242,7 @@ fn empty(state: &AppState) -> Steps {
         seed: 0,
     };
     let events: EventStream = Box::pin(stream::iter([Ok(Event::Done(report))]));
-    steps(state, events.peekable())
+    steps(state, events.peekable(), Arc::default())
 }
 
 struct Running {
@@ -163,15 +250,18 @@ struct Running {
     state: AppState,
     span: Span,
     _busy: Busy,
+    /// The request's place, until its last answer ends.
+    _admission: Arc<Option<Admission>>,
 }
 
-fn steps(state: &AppState, events: Peekable<EventStream>) -> Steps {
-    let running = Running { events, state: state.clone(), span: Span::current(), _busy: state.busy() };
+fn steps(state: &AppState, events: Peekable<EventStream>, admission: Arc<Option<Admission>>) -> Steps {
+    let running =
+        Running { events, state: state.clone(), span: Span::current(), _busy: state.busy(), _admission: admission };
     Box::pin(stream::unfold(Some(running), async |running| {
         let mut running = running?;
         let step = running.next().await;
         // After the last step the generation is dropped at once, not when the client has read everything.
-        let rest = if matches!(step, Ok(Step::Piece(_))) { Some(running) } else { None };
+        let rest = if matches!(step, Ok(Step::Piece(_) | Step::Progress(_))) { Some(running) } else { None };
         Some((step, rest))
     }))
 }
@@ -185,6 +275,7 @@ impl Running {
             };
             match event {
                 Some(Ok(Event::Prompt(_))) => {}
+                Some(Ok(Event::Progress(progress))) => return Ok(Step::Progress(progress)),
                 Some(Ok(Event::Piece(piece))) => return Ok(Step::Piece(piece)),
                 Some(Ok(Event::Done(report))) => {
                     self.span.in_scope(|| log(&report));

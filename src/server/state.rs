@@ -58,6 +58,8 @@ pub struct ServerConfig {
     pub shutdown_grace: Duration,
     /// A stream that has had nothing to say for this long sends an SSE comment.
     pub keep_alive: Duration,
+    /// Requests that may wait for a slot; one more is told to come back later.
+    pub max_queue: usize,
 }
 
 impl Default for ServerConfig {
@@ -79,6 +81,7 @@ impl Default for ServerConfig {
             fingerprint: concat!("b0-onebit-", env!("CARGO_PKG_VERSION")).to_owned(),
             shutdown_grace: Duration::from_secs(10),
             keep_alive: Duration::from_secs(10),
+            max_queue: 1024,
         }
     }
 }

@@ -32,6 +32,8 @@ pub enum Play {
     Items(Vec<Result<Event, EngineError>>),
     /// These, then nothing for ever.
     ThenHang(Vec<Result<Event, EngineError>>),
+    /// After a while, these.
+    Late(Duration, Vec<Result<Event, EngineError>>),
     /// These, then a panic.
     ThenPanic(Vec<Result<Event, EngineError>>),
 }
@@ -92,6 +94,13 @@ impl Script {
         let (items, rest): (_, EventStream) = match self.play.clone() {
             Play::Items(items) => (items, stream::empty().boxed()),
             Play::ThenHang(items) => (items, stream::pending().boxed()),
+            Play::Late(wait, items) => {
+                let late = async move {
+                    tokio::time::sleep(wait).await;
+                    stream::iter(items)
+                };
+                (Vec::new(), stream::once(late).flatten().boxed())
+            }
             Play::ThenPanic(items) => (items, stream::once(async { panic!("as the script says") }).boxed()),
         };
         Ok(Box::pin(stream::iter(items).chain(rest).inspect(move |_| _ = &running)))
@@ -102,6 +111,11 @@ impl Script {
         let seen = self.seen.lock();
         assert_eq!(seen.len(), 1, "one generation");
         seen[0].clone()
+    }
+
+    /// Those of all generations.
+    pub fn all_seen(&self) -> Vec<Asked> {
+        self.seen.lock().clone()
     }
 
     pub fn n_started(&self) -> usize {

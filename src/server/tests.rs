@@ -18,6 +18,7 @@ use crate::{engine::EngineError, llama::Token};
 
 mod dialects;
 mod guard;
+mod patience;
 mod service;
 
 struct Server {

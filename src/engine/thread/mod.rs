@@ -200,7 +200,7 @@ impl DecodeLoop {
             if n_cached == 0 {
                 self.context.clear_seq(seq_id);
             }
-            self.slots[seq] = Some(Slot::new(job, seq_id, n_cached, None));
+            self.occupy(seq, Slot::new(job, seq_id, n_cached, None));
             return;
         };
         self.context.clear_seq(seq_id);
@@ -215,12 +215,16 @@ impl DecodeLoop {
             &mut self.image_memory,
         );
         match restored {
-            Ok(n_restored) => self.slots[seq] = Some(Slot::new(job, seq_id, n_restored, Some(started.elapsed()))),
+            Ok(n_restored) => self.occupy(seq, Slot::new(job, seq_id, n_restored, Some(started.elapsed()))),
             Err(reason) => {
                 self.context.clear_seq(seq_id);
                 job.fail(EngineError::Restore(reason.to_string()));
             }
         }
+    }
+
+    fn occupy(&mut self, seq: usize, slot: Slot) {
+        self.slots[seq].insert(slot).tell_progress();
     }
 
     /// One batch over all slots.
@@ -277,6 +281,7 @@ impl DecodeLoop {
     fn advance(&mut self, share: &Share) {
         let Some(slot) = self.slots[share.seq].as_mut() else { return };
         slot.n_past += share.n_tokens;
+        slot.tell_progress();
         let Some(index) = share.output else { return };
         let is_prompt = slot.next.is_none();
         let vocab = self.context.model().vocab();

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{error, request::Form};
-use crate::engine::PromptReport;
 use crate::server::{
     chat::{CallDelta, ChatStep, Delta, End, Finish},
     error::ApiError,
     events::Events,
+    generation::PromptTokens,
     openai::random_id,
     reply::Writer,
     sse::Frame,
@@ -42,8 +42,8 @@ enum Kind {
 }
 
 impl Answer {
-    /// An answer with a fresh id, to a prompt that has been taken in.
-    pub fn new(state: &AppState, form: Form, prompt: Option<&PromptReport>) -> Result<Self, ApiError> {
+    /// An answer with a fresh id, to a prompt of which this is known.
+    pub fn new(state: &AppState, form: Form, prompt: PromptTokens) -> Result<Self, ApiError> {
         let id = format!("msg_{}", random_id());
         let model = state.model_id()?.to_string();
         let opening_usage = usage(prompt, 0, 0);
@@ -155,6 +155,7 @@ impl Writer<ChatStep> for Answer {
 
     fn step(&mut self, _: usize, step: ChatStep) -> Vec<Frame> {
         match step {
+            ChatStep::Progress(_) => Vec::new(),
             ChatStep::Delta(delta) => self.delta(delta),
             ChatStep::Done(end) => self.end(&end),
         }
@@ -187,12 +188,12 @@ fn frame(event: &'static str, mut body: Value) -> Frame {
 }
 
 fn final_usage(end: &End) -> Value {
-    usage(Some(&end.report.prompt), end.report.n_generated, end.n_reasoning)
+    usage((&end.report.prompt).into(), end.report.n_generated, end.n_reasoning)
 }
 
 /// Cached tokens are not part of the input's, unlike OpenAI's.
-fn usage(prompt: Option<&PromptReport>, n_output: usize, n_thinking: usize) -> Value {
-    let (n_prompt, n_cached) = prompt.map_or((0, 0), |prompt| (prompt.n_prompt, prompt.n_cached));
+fn usage(prompt: PromptTokens, n_output: usize, n_thinking: usize) -> Value {
+    let PromptTokens { n_prompt, n_cached } = prompt;
     json!({
         "input_tokens": n_prompt.saturating_sub(n_cached),
         "cache_creation_input_tokens": 0,

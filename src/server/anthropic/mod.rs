@@ -37,7 +37,7 @@ async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object>) -
     let (call, form) = request::read(&body, &state)?;
     let keep_alive = call.params.stream.then_some(state.config().keep_alive);
     let (steps, prompt) = chat::start_one(&state, call).await.map_err(|error| dialect::rename(error, NAMES))?;
-    let answer = answer::Answer::new(&state, form, prompt.as_ref())?;
+    let answer = answer::Answer::new(&state, form, prompt)?;
     events::send(answer, steps, keep_alive).await
 }
 

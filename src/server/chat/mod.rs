@@ -16,8 +16,12 @@ use std::pin::Pin;
 use futures_core::Stream;
 use futures_util::StreamExt;
 
-use super::{error::ApiError, generation, state::AppState};
-use crate::engine::{FinishReason, PromptReport, Report, TokenLogprob};
+use super::{
+    error::ApiError,
+    generation::{self, PromptTokens},
+    state::AppState,
+};
+use crate::engine::{FinishReason, PromptProgress, Report, TokenLogprob};
 
 pub use call::{
     ChatCall, ChatDefaults, Tool, ToolChoice, check_tool_choice, read_format, read_function, read_tool_choice,
@@ -32,6 +36,8 @@ pub type ChatSteps = Pin<Box<dyn Stream<Item = Result<ChatStep, ApiError>> + Sen
 /// One step of an answer.
 #[derive(Debug)]
 pub enum ChatStep {
+    /// More of the prompt is evaluated; only when asked for, and before all deltas.
+    Progress(PromptProgress),
     /// More of the message.
     Delta(Delta),
     /// The end.
@@ -145,7 +151,7 @@ impl Message {
     }
 }
 
-/// Renders the prompt and starts `call.params.n` answers to it; waits until the prompt is evaluated.
+/// Renders the prompt and starts `call.params.n` answers to it, as [`generation::start`] does.
 ///
 /// # Errors
 /// Whatever goes wrong up to then, so that it can still become the status of the reply.
@@ -154,18 +160,18 @@ pub async fn start(state: &AppState, call: ChatCall) -> Result<Vec<ChatSteps>, A
 }
 
 /// Like [`start`], for one answer; also tells how the prompt was taken in.
-pub async fn start_one(state: &AppState, call: ChatCall) -> Result<(ChatSteps, Option<PromptReport>), ApiError> {
+pub async fn start_one(state: &AppState, call: ChatCall) -> Result<(ChatSteps, PromptTokens), ApiError> {
     let (mut answers, prompt) = start_told(state, call).await?;
     let steps = answers.pop().ok_or_else(|| ApiError::internal("internal error: no answer was begun"))?;
     Ok((steps, prompt))
 }
 
-async fn start_told(state: &AppState, call: ChatCall) -> Result<(Vec<ChatSteps>, Option<PromptReport>), ApiError> {
-    let n = call.params.n;
+async fn start_told(state: &AppState, call: ChatCall) -> Result<(Vec<ChatSteps>, PromptTokens), ApiError> {
+    let (n, is_streamed) = (call.params.n, call.params.stream);
     let Prepared { prompt, options, parser } = prepare_apart(state, call).await?;
-    let (answers, report) = generation::start_told(state, prompt, options, n).await?;
+    let (answers, tokens) = generation::start(state, prompt, options, n, is_streamed).await?;
     let answers = answers.into_iter().map(|steps| parser.attach(steps)).collect::<Result<_, _>>()?;
-    Ok((answers, report))
+    Ok((answers, tokens))
 }
 
 /// How many tokens the prompt of a request has.
@@ -184,6 +190,7 @@ pub async fn collect(mut steps: ChatSteps) -> Result<(Message, End), ApiError> {
     let mut message = Message::default();
     while let Some(step) = steps.next().await {
         match step? {
+            ChatStep::Progress(_) => {}
             ChatStep::Delta(delta) => message.add(delta),
             ChatStep::Done(end) => return Ok((message, end)),
         }

@@ -39,6 +39,7 @@ impl ParserSpec {
         let mut parser = AnswerParser::new(self)?;
         Ok(Box::pin(steps.flat_map(move |step| {
             let steps: Vec<Result<ChatStep, ApiError>> = match step {
+                Ok(Step::Progress(progress)) => vec![Ok(ChatStep::Progress(progress))],
                 Ok(Step::Piece(piece)) => {
                     parser.push(piece).into_iter().map(|delta| Ok(ChatStep::Delta(delta))).collect()
                 }

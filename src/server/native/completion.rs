@@ -185,6 +185,16 @@ impl NativeWriter {
 impl Writer<Step> for NativeWriter {
     fn step(&mut self, index: usize, step: Step) -> Vec<Frame> {
         let reply = match step {
+            Step::Progress(progress) => json!({
+                "index": index,
+                "content": "",
+                "tokens": [],
+                "stop": false,
+                "id_slot": self.shape.options.slot.unwrap_or(0),
+                "tokens_predicted": 0,
+                "tokens_evaluated": self.prompt(index).len(),
+                "prompt_progress": openai::Progress::from(progress),
+            }),
             Step::Piece(piece) => {
                 let progress = &mut self.progress[index];
                 progress.n_predicted += piece.tokens.len();

@@ -293,6 +293,10 @@ impl Writer<ChatStep> for ChatWriter {
 
     fn step(&mut self, index: usize, step: ChatStep) -> Vec<Frame> {
         match step {
+            ChatStep::Progress(progress) => {
+                let choice = ChunkChoice { index, delta: WireDelta::default(), finish_reason: None, logprobs: None };
+                vec![Frame::data(sse::json(&Body::progress(&self.head, choice, progress)))]
+            }
             ChatStep::Delta(delta) => self.delta(index, delta),
             ChatStep::Done(end) => {
                 let is_last = self.ended.len() + 1 == self.n;

@@ -182,6 +182,10 @@ impl Writer<Step> for TextWriter {
     /// moves to a chunk without choices, so that it is never counted twice.
     fn step(&mut self, index: usize, step: Step) -> Vec<Frame> {
         match step {
+            Step::Progress(progress) => {
+                let choice = Choice { index, text: String::new(), logprobs: None, finish_reason: None };
+                vec![Frame::data(sse::json(&Body::progress(&self.head, choice, progress)))]
+            }
             Step::Piece(piece) if piece.text.is_empty() && piece.logprobs.is_empty() => Vec::new(),
             Step::Piece(piece) => {
                 let offset = self.offsets[index];

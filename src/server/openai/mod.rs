@@ -23,7 +23,7 @@ pub use later::refuse_in_text;
 pub use logprobs::entries as logprob_entries;
 pub use params::Params;
 pub use prompt::{Prompt, read_all as read_prompts, read_one as read_prompt};
-pub use wire::{Timings, random_id, unix_time};
+pub use wire::{Progress, Timings, random_id, unix_time};
 
 pub fn routes() -> Router<AppState> {
     Router::new()

@@ -24,6 +24,8 @@ pub struct Params {
     pub include_usage: bool,
     /// Answers to the one prompt.
     pub n: usize,
+    /// A stream tells how far its prompt is.
+    return_progress: bool,
     /// A stream that is silent for so long gives a sign; `None` as the server is set.
     keep_alive: Option<Duration>,
     /// Everything for the engine but the biases of `bias`.
@@ -61,8 +63,10 @@ impl Params {
                 Some(slot) => Some(u32::try_from(slot).map_err(|_| ApiError::field("id_slot", "must be at least -1"))?),
             },
             two_pieces: false,
+            report_progress: false,
             reuse_prefix: fields.bool("cache_prompt")?.unwrap_or(defaults.reuse_prefix),
         };
+        let return_progress = fields.bool("return_progress")?.unwrap_or(false);
         let n = count(fields, "n")?.or(count(fields, "n_cmpl")?).unwrap_or(1);
         // Timings come with the last chunk in any case.
         fields.bool("timings_per_token")?;
@@ -72,6 +76,7 @@ impl Params {
             stream: fields.bool("stream")?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
             n,
+            return_progress,
             keep_alive: keep_alive(fields)?,
             options,
             bias: logit_bias(fields)?,
@@ -130,6 +135,7 @@ impl Params {
         let mut options = self.options;
         // Nobody looks at a whole reply before its end.
         options.two_pieces = !self.stream;
+        options.report_progress = self.stream && self.return_progress;
         let bias = &mut options.sampling.logit_bias;
         for (key, value) in self.bias {
             match key {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::{
-    engine::{FinishReason, Report},
+    engine::{FinishReason, PromptProgress, Report},
     server::{error::ApiError, state::AppState},
 };
 
@@ -40,17 +40,45 @@ pub struct Body<'a, C> {
     choices: Vec<C>,
     #[serde(flatten)]
     totals: Option<Totals>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<Progress>,
+}
+
+/// llama-server's word on a prompt that is being evaluated: tokens in all, taken from a cache, evaluated or cached by now, and
+/// milliseconds since it began.
+#[derive(Serialize)]
+pub struct Progress {
+    total: usize,
+    cache: usize,
+    processed: usize,
+    time_ms: u64,
+}
+
+impl From<PromptProgress> for Progress {
+    fn from(progress: PromptProgress) -> Self {
+        Self {
+            total: progress.n_prompt,
+            cache: progress.n_cached,
+            processed: progress.n_processed,
+            time_ms: u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 impl<'a, C> Body<'a, C> {
     /// A chunk on the way.
     pub fn chunk(head: &'a Head, choice: C) -> Self {
-        Self { head, choices: vec![choice], totals: None }
+        Self { head, choices: vec![choice], totals: None, prompt_progress: None }
+    }
+
+    /// A chunk before the answer, about its prompt.
+    pub fn progress(head: &'a Head, choice: C, progress: PromptProgress) -> Self {
+        Self { prompt_progress: Some(progress.into()), ..Self::chunk(head, choice) }
     }
 
     /// The whole reply, or its last chunk.
     pub fn last(head: &'a Head, choices: Vec<C>, totals: Totals) -> Self {
-        Self { head, choices, totals: Some(totals) }
+        Self { head, choices, totals: Some(totals), prompt_progress: None }
     }
 }
 

@@ -228,6 +228,7 @@ impl Writer<ChatStep> for Answer {
 
     fn step(&mut self, _: usize, step: ChatStep) -> Vec<Frame> {
         match step {
+            ChatStep::Progress(_) => Vec::new(),
             ChatStep::Delta(delta) => self.delta(delta),
             ChatStep::Done(end) => self.end(&end),
         }

@@ -4,7 +4,7 @@ use crate::server::events::testing::{self, call, end, events, everything, text, 
 fn answer() -> Answer {
     let prompt = end(Finish::Stop).report.prompt;
     let form = Form { stop: vec!["STOP".into()], ..Form::default() };
-    Answer::new(&testing::state(), form, Some(&prompt)).unwrap()
+    Answer::new(&testing::state(), form, (&prompt).into()).unwrap()
 }
 
 /// The events of an answer and the body of the same one when it is not streamed.
