@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
-use crate::engine::{CacheType, FlashAttention};
+use crate::engine::{CacheType, DEFAULT_PREFILL_CHUNK, FlashAttention};
+use crate::hybrid::HandoffMode;
 
 use super::access::AccessArgs;
 use super::defaults::DefaultsArgs;
@@ -98,6 +99,10 @@ pub struct ModelArgs {
     /// Most tokens in one batch
     #[arg(short, long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_size: u32,
+
+    /// Most tokens of prompts between two tokens of the answers beside them
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PREFILL_CHUNK, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill_chunk: u32,
 
     /// Most tokens in one pass over the model
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
@@ -210,6 +215,19 @@ pub struct HybridArgs {
     #[arg(long, value_name = "S", default_value_t = 120.0)]
     pub prefill_timeout: f64,
 
+    /// When a prompt is handed over: always, never, or auto: where that is expected to be quicker than to evaluate here what
+    /// the slot does not hold yet
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = HandoffArg::Always)]
+    pub handoff: HandoffArg,
+
+    /// Evaluate prompts of fewer tokens here
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub handoff_min_tokens: usize,
+
+    /// How many waiting requests may have their prompts evaluated while another one is answered
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub prefill_ahead: usize,
+
     /// Folder for the files that pass between the two [default: /dev/shm when it has room, else the temporary folder]
     #[arg(long, value_name = "DIR")]
     pub slot_dir: Option<PathBuf>,
@@ -222,6 +240,23 @@ pub struct HybridArgs {
     /// first 8 tokens; `off` never does
     #[arg(long, value_name = "N", default_value = "32", value_parser = probe)]
     pub state_probe: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HandoffArg {
+    Always,
+    Auto,
+    Never,
+}
+
+impl From<HandoffArg> for HandoffMode {
+    fn from(arg: HandoffArg) -> Self {
+        match arg {
+            HandoffArg::Always => Self::Always,
+            HandoffArg::Auto => Self::Auto,
+            HandoffArg::Never => Self::Never,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

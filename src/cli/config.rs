@@ -100,6 +100,7 @@ pub fn engine_config(
     config.n_ctx = args.ctx_size;
     config.n_seq = parallel;
     config.n_batch = args.batch_size;
+    config.prefill_chunk = args.prefill_chunk;
     config.n_ubatch = args.ubatch_size;
     config.n_threads = args.threads;
     config.n_threads_batch = args.threads_batch;
@@ -150,6 +151,9 @@ pub fn hybrid_config(model: &ModelArgs, args: &HybridArgs) -> Result<HybridConfi
         slot_dir: args.slot_dir.clone(),
         supervisor: supervisor(),
         report: LineSink::stderr(),
+        mode: args.handoff.into(),
+        min_tokens: args.handoff_min_tokens,
+        prefill_ahead: args.prefill_ahead,
     })
 }
 

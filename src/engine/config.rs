@@ -94,6 +94,9 @@ pub struct EngineConfig {
     pub n_seq: u32,
     /// Most tokens in one call of `llama_decode`.
     pub n_batch: u32,
+    /// Most tokens of prompts in one such call while answers are being generated beside them: no answer waits longer for its
+    /// next token than these take.
+    pub prefill_chunk: u32,
     /// Most tokens in one pass over the graph.
     pub n_ubatch: u32,
     /// Threads for single-token steps; `None` means one for each physical core.
@@ -128,6 +131,10 @@ pub struct EngineConfig {
 /// Context length when nobody asks for one: most chats fit, and the KV cache of a small model stays under a gigabyte.
 pub const DEFAULT_N_CTX: u32 = 8192;
 
+/// Tokens of a prompt between two tokens of the answers beside it, when nobody says: enough that a prompt loses little by being
+/// cut, few enough that a stream does not stand still.
+pub const DEFAULT_PREFILL_CHUNK: u32 = 256;
+
 /// How often state files are probed when nobody says: the first after a start tells a wrong set-up, the others that it
 /// changed.
 pub const DEFAULT_STATE_PROBE: u32 = 32;
@@ -142,6 +149,7 @@ impl EngineConfig {
             n_ctx: None,
             n_seq: 1,
             n_batch: 2048,
+            prefill_chunk: DEFAULT_PREFILL_CHUNK,
             n_ubatch: 512,
             n_threads: None,
             n_threads_batch: None,

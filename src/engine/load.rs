@@ -280,6 +280,7 @@ fn prepare(
         n_ctx: n_ctx as usize,
         n_seq: config.n_seq as usize,
         n_batch: context.n_batch() as usize,
+        prefill_chunk: (config.prefill_chunk as usize).max(1),
         is_pooled: context.is_pooled(),
         max_seq_per_batch,
         restore: RestoreRules {

@@ -29,7 +29,9 @@ use parking_lot::Mutex;
 use crate::llama::{ChatTemplates, Model, Sampler, SamplerSpec, Token};
 use crate::state::Layout;
 
-pub use config::{CacheType, DEFAULT_N_CTX, DEFAULT_STATE_PROBE, Device, EngineConfig, FlashAttention};
+pub use config::{
+    CacheType, DEFAULT_N_CTX, DEFAULT_PREFILL_CHUNK, DEFAULT_STATE_PROBE, Device, EngineConfig, FlashAttention,
+};
 pub use device::{DeviceSummary, list_devices, resolve_device};
 pub use embed::{Embedding, Pooling};
 pub use error::{EngineError, LoadError};
@@ -182,6 +184,19 @@ impl Engine {
             vocab.append_bytes(token, true, &mut bytes);
         }
         bytes
+    }
+
+    /// How many tokens of a prompt's beginning a slot holds, or will when its job ends, so that
+    /// [`reuse_prefix`](GenerateOptions::reuse_prefix) with [`reuse_restored`](GenerateOptions::reuse_restored) spares them.
+    pub fn held_prefix(&self, prompt: &[Token]) -> impl Future<Output = usize> + Send + use<> {
+        let (reply, answer) = futures_channel::oneshot::channel();
+        let sent = self.shared.send(Command::Held { prompt: prompt.to_vec(), reply });
+        async move {
+            match sent {
+                Ok(()) => answer.await.unwrap_or(0),
+                Err(_) => 0,
+            }
+        }
     }
 
     /// What the decode thread has done so far.

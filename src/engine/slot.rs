@@ -177,6 +177,12 @@ impl Slot {
         (self.job.tokens, self.job.then)
     }
 
+    /// How many tokens of its prompt and answer a prompt begins with, and how many there are so far.
+    pub fn common_prefix(&self, prompt: &[Token]) -> (usize, usize) {
+        let known = self.job.tokens.iter().chain(&self.answer);
+        (known.zip(prompt).take_while(|(a, b)| a == b).count(), self.job.tokens.len() + self.answer.len())
+    }
+
     /// The prompt is in the cache: says so, and lets the penalties see it.
     pub fn prompt_finished(&mut self, argmax: Token) -> Result<PromptReport, EngineError> {
         self.prompt_done = Instant::now();

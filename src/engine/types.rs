@@ -136,6 +136,9 @@ pub struct GenerateOptions {
     /// Continue from the longest beginning of the prompt that a sequence still holds from an earlier job, instead of
     /// evaluating all of it.
     pub reuse_prefix: bool,
+    /// With `reuse_prefix`: also from what a state file brought. Without it such tokens serve the job that they came with and
+    /// no other, so that what is evaluated here does not depend on whether another program was right.
+    pub reuse_restored: bool,
     /// Work in this slot (`0..n_seq`), and wait for it; `None` takes the one that holds most of the prompt.
     pub slot: Option<u32>,
     /// Tell after each batch how much of the prompt is evaluated ([`Event::Progress`]).

@@ -17,6 +17,8 @@ pub(super) trait Backend: Send + Sync {
     fn can_step_back(&self) -> bool;
     /// The errors of a request that can be told without evaluating anything.
     fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError>;
+    /// How many tokens of a prompt's beginning need not be evaluated again.
+    fn held(&self, prompt: &[Token]) -> Pin<Box<dyn Future<Output = usize> + Send>>;
     /// `n` answers.
     fn generate(&self, prompt: &[Token], options: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError>;
     /// `n` answers. The first event is `Event::Prompt`, or the error for which the file was refused.
@@ -36,6 +38,10 @@ impl Backend for Engine {
 
     fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError> {
         Engine::check(self, prompt, options)
+    }
+
+    fn held(&self, prompt: &[Token]) -> Pin<Box<dyn Future<Output = usize> + Send>> {
+        Box::pin(self.held_prefix(prompt))
     }
 
     fn generate(&self, prompt: &[Token], options: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError> {

@@ -6,15 +6,14 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use tokio::sync::OwnedSemaphorePermit;
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::backend::Events;
+use super::policy::Policy;
 use super::report::{HandoffTimes, LineSink, handoff_line};
+use super::turns::Turn;
 use crate::engine::{EngineError, Event, PromptReport, Report};
-
-/// The right to use the one slot; the last clone to go lets the next request in.
-pub(super) type Turn = Arc<OwnedSemaphorePermit>;
 
 /// A generation whose prompt was handed over, or, after a failure, evaluated by the engine: the events are the same.
 ///
@@ -25,6 +24,8 @@ pub struct Handoff {
     events: Events,
     turn: Option<Turn>,
     restored: Option<Restored>,
+    /// Learns what evaluating costs here, of a prompt that was evaluated here.
+    policy: Option<Arc<Mutex<Policy>>>,
     /// The last event, kept back until the state file has been removed.
     done: Option<Report>,
 }
@@ -44,13 +45,13 @@ pub(super) struct Restored {
 }
 
 impl Handoff {
-    pub(super) fn local(events: Events, turn: Turn) -> Self {
-        Self { events, turn: Some(turn), restored: None, done: None }
+    pub(super) fn local(events: Events, turn: Turn, policy: Arc<Mutex<Policy>>) -> Self {
+        Self { events, turn: Some(turn), restored: None, policy: Some(policy), done: None }
     }
 
     /// `events` without the first one, which is in `restored`.
     pub(super) fn restored(events: Events, turn: Turn, restored: Restored) -> Self {
-        Self { events, turn: Some(turn), restored: Some(restored), done: None }
+        Self { events, turn: Some(turn), restored: Some(restored), policy: None, done: None }
     }
 
     /// Once the state file is gone, so that a caller that has seen `Done` finds none.
@@ -81,6 +82,9 @@ impl Stream for Handoff {
             let event = ready!(this.events.as_mut().poll_next(cx));
             if let (Some(Ok(event)), Some(restored)) = (&event, &mut this.restored) {
                 restored.note(event);
+            }
+            if let (Some(Ok(Event::Prompt(prompt))), Some(policy)) = (&event, &this.policy) {
+                policy.lock().evaluated(prompt.n_prompt - prompt.n_cached, prompt.evaluate);
             }
             match event {
                 Some(Ok(Event::Done(report))) => this.done = Some(report),

@@ -6,7 +6,7 @@
 //!
 //! The files in the order to read them: this one; `runner` (command line, deadline) over `process` and `output` (the
 //! process and its pipes); [`supervisor`]; `slot_dir` (where the files pass); `report` (the provider's answer and our
-//! lines); `handoff` (the stream); `error`; `backend` (the engine as a trait). [`conformance`] stands beside all this: it runs a
+//! lines); `policy` (whether to hand over at all); `turns` (who may do what when); `handoff` (the stream); `error`; `backend` (the engine as a trait). [`conformance`] stands beside all this: it runs a
 //! provider to find out what is wrong with it.
 
 #![forbid(unsafe_code)]
@@ -16,11 +16,13 @@ pub mod conformance;
 mod error;
 mod handoff;
 mod output;
+mod policy;
 mod process;
 mod report;
 mod runner;
 mod slot_dir;
 pub mod supervisor;
+mod turns;
 
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -29,13 +31,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
-use tokio::sync::Semaphore;
+use parking_lot::{Mutex, RwLock};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use error::HybridError;
 pub use handoff::Handoff;
+pub use policy::HandoffMode;
 pub use report::LineSink;
 pub use runner::BACKEND_URL_VARIABLE;
 
@@ -43,10 +45,12 @@ use crate::engine::{Engine, EngineError, Event, GenerateOptions};
 use crate::llama::Token;
 use backend::{Backend, Events};
 use error::os_reason;
-use handoff::{Restored, Turn};
-use report::{Reply, fallback_line};
+use handoff::Restored;
+use policy::{Choice, Policy};
+use report::{Reply, choice_line, fallback_line};
 use runner::{Finished, Runner};
 use slot_dir::{RunDir, SlotDir};
+use turns::{Place, ProviderTurn, Turn, Turns};
 
 /// How long [`Hybrid::close`] waits for a provider to be gone; longer than killing one may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(7);
@@ -71,9 +75,15 @@ pub struct HybridConfig {
     pub supervisor: Option<PathBuf>,
     /// Where the lines for the operator go, the provider's stderr among them.
     pub report: LineSink,
+    /// When prompts are handed over.
+    pub mode: HandoffMode,
+    /// Prompts of fewer tokens are evaluated here.
+    pub min_tokens: usize,
+    /// How many requests that wait for the slot may have their prompts evaluated already, one after the other.
+    pub prefill_ahead: usize,
 }
 
-/// Hands prompts over to a prefill provider, one at a time. A cheap handle; clones share the one slot.
+/// Hands prompts over to a prefill provider. A cheap handle; clones share the one slot, and run one provider at a time.
 #[derive(Clone)]
 pub struct Hybrid(Arc<Inner>);
 
@@ -83,11 +93,11 @@ struct Inner {
     provider: Option<(Runner, SlotDir)>,
     sink: LineSink,
     backend_url: RwLock<Option<String>>,
-    /// One permit: requests wait in the order they came.
-    slot: Arc<Semaphore>,
+    turns: Turns,
+    policy: Arc<Mutex<Policy>>,
     stop: CancellationToken,
     counts: Counters,
-    /// Held while a provider runs. A run belongs to a request that holds the slot, so nobody but `close` ever waits.
+    /// Held while a provider runs. A run belongs to a request whose turn it is, so nobody but `close` ever waits.
     running: tokio::sync::Mutex<()>,
 }
 
@@ -137,7 +147,8 @@ impl Hybrid {
             provider,
             sink: config.report,
             backend_url: RwLock::new(None),
-            slot: Arc::new(Semaphore::new(1)),
+            turns: Turns::new(config.prefill_ahead),
+            policy: Arc::new(Mutex::new(Policy::new(config.mode, config.min_tokens))),
             stop: CancellationToken::new(),
             counts: Counters::default(),
             running: tokio::sync::Mutex::new(()),
@@ -169,25 +180,47 @@ impl Hybrid {
     ) -> Result<Vec<Handoff>, EngineError> {
         let inner = &self.0;
         inner.backend.check(&prompt, &options)?;
-        let permit = inner.slot.clone().acquire_owned().await;
-        let turn: Turn = Arc::new(permit.map_err(|_closed| EngineError::Stopped)?);
-        match self.hand_over(&prompt, &options, n, &turn).await {
-            Ok((events, restored)) => {
-                let mut restored = Some(restored);
-                let handoff = |events| match restored.take() {
-                    Some(first) => Handoff::restored(events, turn.clone(), first),
-                    None => Handoff::local(events, turn.clone()),
-                };
-                Ok(events.into_iter().map(handoff).collect())
+        let place = inner.turns.enter().await.map_err(|_closed| EngineError::Stopped)?;
+        let options = GenerateOptions { reuse_restored: inner.policy.lock().continues_slot(), ..options };
+        match self.choose(&prompt).await {
+            Choice::HandOver(why) => {
+                self.say_choice(&prompt, "handed over", why);
+                self.hand_over(place, &prompt, &options, n).await
             }
-            Err(HybridError::Stopped) => Err(EngineError::Stopped),
-            Err(reason) => {
-                inner.counts.fallbacks.fetch_add(1, Relaxed);
-                inner.sink.say(&fallback_line(&reason));
-                let answers = inner.backend.generate(&prompt, &options, n)?;
-                Ok(answers.into_iter().map(|events| Handoff::local(events, turn.clone())).collect())
+            Choice::Here(why) => {
+                self.say_choice(&prompt, "evaluated here", why);
+                let turn = place.without_provider().slot().await.map_err(|_closed| EngineError::Stopped)?;
+                self.evaluate_here(&turn, &prompt, &options, n)
             }
         }
+    }
+
+    async fn choose(&self, prompt: &[Token]) -> Choice {
+        // The operator is told of every request that there is no provider.
+        if self.0.provider.is_none() {
+            return Choice::HandOver(None);
+        }
+        let continues_slot = self.0.policy.lock().continues_slot();
+        let n_held = if continues_slot { self.0.backend.held(prompt).await } else { 0 };
+        self.0.policy.lock().choose(prompt.len(), n_held, Instant::now())
+    }
+
+    fn say_choice(&self, prompt: &[Token], what: &str, why: Option<String>) {
+        if let Some(why) = why {
+            self.0.sink.say(&choice_line(prompt.len(), what, &why));
+        }
+    }
+
+    fn evaluate_here(
+        &self,
+        turn: &Turn,
+        prompt: &[Token],
+        options: &GenerateOptions,
+        n: usize,
+    ) -> Result<Vec<Handoff>, EngineError> {
+        let answers = self.0.backend.generate(prompt, options, n)?;
+        let handoff = |events| Handoff::local(events, turn.clone(), self.0.policy.clone());
+        Ok(answers.into_iter().map(handoff).collect())
     }
 
     /// What became of the prompts so far.
@@ -202,7 +235,7 @@ impl Hybrid {
 
     /// Takes no more requests, kills a running provider and removes the slot directory. Generations that run go on.
     pub async fn close(&self) {
-        self.0.slot.close();
+        self.0.turns.close();
         self.0.stop.cancel();
         let _ = tokio::time::timeout(CLOSE_LIMIT, self.0.running.lock()).await;
         if let Some((_, slot_dir)) = &self.0.provider {
@@ -210,19 +243,71 @@ impl Hybrid {
         }
     }
 
+    /// Lets the provider evaluate the prompt and the engine restore it. When that fails, says why, and has the engine do it all.
     async fn hand_over(
         &self,
+        place: Place,
         prompt: &[Token],
         options: &GenerateOptions,
         n: usize,
-        turn: &Turn,
-    ) -> Result<(Vec<Events>, Restored), HybridError> {
+    ) -> Result<Vec<Handoff>, EngineError> {
+        let (provider_turn, place) = place.provider().await.map_err(|_closed| EngineError::Stopped)?;
         let since = Instant::now();
-        let Prefilled { run_dir, finished } = self.prefill(prompt, turn).await?;
+        let prefilled = self.prefill(prompt, provider_turn).await;
+        if let Err(reason) = &prefilled {
+            self.say_failure(reason)?;
+        }
+        let ready = Instant::now();
+        let turn = place.slot().await.map_err(|_closed| EngineError::Stopped)?;
+        let Ok(prefilled) = prefilled else { return self.evaluate_here(&turn, prompt, options, n) };
+        // Waiting for the slot is no part of the first byte's time.
+        let since = since + ready.elapsed();
+        match self.take_over(prefilled, since, prompt, options, n).await {
+            Ok((events, restored)) => {
+                let mut restored = Some(restored);
+                let handoff = |events| match restored.take() {
+                    Some(first) => Handoff::restored(events, turn.clone(), first),
+                    None => Handoff::local(events, turn.clone(), self.0.policy.clone()),
+                };
+                Ok(events.into_iter().map(handoff).collect())
+            }
+            Err(reason) => {
+                self.say_failure(&reason)?;
+                self.evaluate_here(&turn, prompt, options, n)
+            }
+        }
+    }
+
+    /// Counts a failure and says it; an end that was asked for is no failure but ends the request.
+    fn say_failure(&self, reason: &HybridError) -> Result<(), EngineError> {
+        if *reason == HybridError::Stopped {
+            return Err(EngineError::Stopped);
+        }
+        self.0.counts.fallbacks.fetch_add(1, Relaxed);
+        self.0.sink.say(&fallback_line(reason));
+        // Neither of these is the provider's doing.
+        let is_providers = !matches!(reason, HybridError::NoProvider | HybridError::NothingToHandOver);
+        if is_providers && let Some(word) = self.0.policy.lock().failed(Instant::now()) {
+            self.0.sink.say(&format!("onebit serve: hybrid: {word}"));
+        }
+        Ok(())
+    }
+
+    /// Restores what the provider wrote.
+    async fn take_over(
+        &self,
+        prefilled: Prefilled,
+        since: Instant,
+        prompt: &[Token],
+        options: &GenerateOptions,
+        n: usize,
+    ) -> Result<(Vec<Events>, Restored), HybridError> {
+        let Prefilled { run_dir, finished } = prefilled;
         let (events, report) = self.restore(&run_dir, prompt, options, n).await?;
         // Freeing the memory of a large file takes milliseconds that the first byte need not wait for.
         let removal = Some(tokio::task::spawn_blocking(move || drop(run_dir)));
         self.0.counts.handoffs.fetch_add(1, Relaxed);
+        self.0.policy.lock().handed_over(prompt.len(), finished.elapsed + report.restore.unwrap_or_default());
         if self.0.backend.can_step_back() {
             self.compare_argmax(&finished.reply, report.argmax);
         }
@@ -232,7 +317,7 @@ impl Hybrid {
 
     /// Has the provider evaluate the prompt. The run is a task of its own: when this future is dropped, it still sees the
     /// provider dead and its files removed before it lets go of the turn.
-    async fn prefill(&self, prompt: &[Token], turn: &Turn) -> Result<Prefilled, HybridError> {
+    async fn prefill(&self, prompt: &[Token], turn: ProviderTurn) -> Result<Prefilled, HybridError> {
         if self.0.provider.is_none() {
             return Err(HybridError::NoProvider);
         }
@@ -240,7 +325,7 @@ impl Hybrid {
         if ids.is_empty() {
             return Err(HybridError::NothingToHandOver);
         }
-        let (this, ids, turn) = (self.clone(), ids.to_vec(), turn.clone());
+        let (this, ids) = (self.clone(), ids.to_vec());
         let cancel = self.0.stop.child_token();
         let _cancel_on_drop = cancel.clone().drop_guard();
         joined(tokio::spawn(async move {

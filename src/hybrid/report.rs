@@ -72,6 +72,11 @@ pub(super) fn fallback_line(reason: &HybridError) -> String {
     format!("onebit serve: hybrid: {reason}; the backend prefills this request itself")
 }
 
+/// A line for a choice between two ways.
+pub(super) fn choice_line(n_prompt: usize, what: &str, why: &str) -> String {
+    format!("onebit serve: hybrid: {n_prompt} prompt tokens: {what} ({why})")
+}
+
 /// A line of the provider's stderr as it is shown on ours.
 pub(super) fn provider_line(line: &str) -> String {
     format!("provider: {}", quote(line))

@@ -34,6 +34,9 @@ impl Bench {
             slot_dir: None,
             supervisor: self.supervisor.clone(),
             report: self.collected.sink(),
+            mode: crate::hybrid::HandoffMode::Always,
+            min_tokens: 0,
+            prefill_ahead: 0,
         }
     }
 

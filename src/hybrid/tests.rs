@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::pin::Pin;
 
 use futures_util::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
@@ -45,6 +46,10 @@ impl Backend for Script {
         if prompt.is_empty() { Err(EngineError::EmptyPrompt) } else { Ok(()) }
     }
 
+    fn held(&self, _: &[Token]) -> Pin<Box<dyn Future<Output = usize> + Send>> {
+        Box::pin(std::future::ready(0))
+    }
+
     fn generate(&self, prompt: &[Token], _: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError> {
         self.calls.lock().push("generate");
         Ok((0..n).map(|_| Self::answer(prompt.len(), None)).collect())
@@ -79,19 +84,27 @@ impl Bench {
     }
 
     fn with(provider: &str, can_step_back: bool, supervisor: Option<PathBuf>) -> Self {
+        Self::of(provider, can_step_back, |config| config.supervisor = supervisor)
+    }
+
+    fn of(provider: &str, can_step_back: bool, change: impl FnOnce(&mut HybridConfig)) -> Self {
         let base = tempfile::tempdir().unwrap();
         fs::create_dir(base.path().join("slots")).unwrap();
         let provider = provider.replace("BASE", base.path().to_str().unwrap());
         let collected = Collected::default();
-        let config = HybridConfig {
+        let mut config = HybridConfig {
             provider: (!provider.is_empty()).then(|| script(base.path(), "provider", &provider)),
             elfs: None,
             model: "model.gguf".into(),
             timeout: Duration::from_secs(20),
             slot_dir: Some(base.path().join("slots")),
-            supervisor,
+            supervisor: None,
             report: collected.sink(),
+            mode: HandoffMode::Always,
+            min_tokens: 0,
+            prefill_ahead: 0,
         };
+        change(&mut config);
         let calls = Arc::default();
         let backend = Script { can_step_back, calls: Arc::clone(&calls) };
         let hybrid = Hybrid::with_backend(Box::new(backend), config, 0).unwrap();
@@ -211,6 +224,94 @@ async fn one_at_a_time() {
     // The end of the stream is enough, also while the caller keeps it.
     while events.next().await.is_some() {}
     bench.answer(3).await;
+}
+
+/// While one request is in the slot, the next one's provider runs; the third waits for its turn.
+#[tokio::test]
+async fn one_prompt_is_evaluated_ahead() {
+    let provider = format!("cat $2 | wc -l >> BASE/runs; printf good > $4; {REPLY}");
+    let provider = provider.replace("\"n_tokens\": 3", "\"n_tokens\": '$(cat $2 | wc -l)'");
+    let bench = Bench::of(&provider, true, |config| config.prefill_ahead = 1);
+    let runs = || fs::read_to_string(bench.base.path().join("runs")).unwrap_or_default().replace('\n', "");
+    let first = bench.start(3).await.unwrap();
+    let (mut second, mut third) = (Box::pin(bench.start(4)), Box::pin(bench.start(5)));
+    tokio::select! {
+        biased;
+        _ = &mut second => panic!("the slot is not free"),
+        _ = &mut third => panic!("the slot is not free"),
+        () = until("the second's provider runs", || runs() == "34") => {}
+    }
+    // A client that waits leaves, and the one behind it moves up.
+    drop(second);
+    tokio::select! {
+        _ = &mut third => panic!("the slot is not free"),
+        () = until("the third's provider runs", || runs() == "345") => {}
+    }
+    assert_eq!(bench.runs().len(), 1, "the second's file is gone");
+    drop(first);
+    let report = third.await.unwrap().filter_map(async |event| event.ok()).collect::<Vec<_>>().await;
+    assert!(matches!(report.last(), Some(Event::Done(report)) if report.prompt.n_prompt == 5));
+    assert_eq!(*bench.calls.lock(), ["restore", "restore"]);
+}
+
+/// Time in the queue is no part of the first byte's.
+#[tokio::test]
+async fn waiting_for_the_slot_is_not_in_the_line() {
+    let bench = Bench::of(&format!("printf good > $4; {REPLY}"), true, |config| config.prefill_ahead = 1);
+    let first = bench.start(3).await.unwrap();
+    let second = bench.answer(3);
+    let hold = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        drop(first);
+    };
+    tokio::join!(second, hold);
+    let said = bench.collected.take();
+    let first_byte = said.last().unwrap().rsplit_once("first byte ").unwrap().1.strip_suffix(" ms").unwrap();
+    assert!(first_byte.parse::<u32>().unwrap() < 2500, "{said:?}");
+}
+
+#[tokio::test]
+async fn a_provider_that_keeps_failing_is_rested() {
+    let bench = Bench::new("echo x >> BASE/runs; exit 7");
+    for _ in 0..6 {
+        bench.answer(3).await;
+    }
+    let said = bench.collected.take();
+    let failure = "onebit serve: hybrid: the provider exited with status 7; the backend prefills this request itself";
+    let rest = "onebit serve: hybrid: the provider failed 3 times in a row and is tried once every 30 s now";
+    assert_eq!(said, [failure, failure, failure, rest]);
+    assert_eq!(fs::read(bench.base.path().join("runs")).unwrap(), b"x\nx\nx\n");
+    // It is not the provider's fault that there is none.
+    let bench = Bench::new("");
+    for _ in 0..5 {
+        bench.answer(3).await;
+    }
+    assert_eq!(bench.collected.take().len(), 5);
+}
+
+#[tokio::test]
+async fn prompts_that_are_not_handed_over() {
+    let provider = format!("echo x >> BASE/runs; printf good > $4; {REPLY}");
+    let never = Bench::of(&provider, true, |config| config.mode = HandoffMode::Never);
+    let short = Bench::of(&provider, true, |config| config.min_tokens = 4);
+    for bench in [never, short] {
+        assert_eq!(bench.answer(3).await.external_prefill, None);
+        assert!(bench.collected.take().is_empty() && !bench.base.path().join("runs").exists());
+        assert_eq!(*bench.calls.lock(), ["generate"]);
+    }
+}
+
+#[tokio::test]
+async fn a_choice_is_said_with_its_reason() {
+    let bench = Bench::of(&format!("printf good > $4; {REPLY}"), true, |config| config.mode = HandoffMode::Auto);
+    bench.answer(3).await;
+    bench.answer(3).await;
+    let said = bench.collected.take();
+    let here = "onebit serve: hybrid: 3 prompt tokens: evaluated here (3 tokens: to find out what they cost here)";
+    assert_eq!(said[0], here);
+    let there = "onebit serve: hybrid: 3 prompt tokens: handed over (to find out what it costs)";
+    assert_eq!(said[1], there);
+    assert_eq!((said.len(), &*bench.calls.lock()), (3, &vec!["generate", "restore"]));
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use onebit::engine::{Engine, EngineError, Event, FinishReason};
+use onebit::engine::{Engine, EngineConfig, EngineError, Event, FinishReason, GenerateOptions};
 use onebit::llama::Token;
 
-use crate::common::model::LONG_CONTEXT;
+use crate::common::model::{self, LONG_CONTEXT};
 use crate::{Outcome, endless, engine, engine_with_context, generate, visible};
 
 /// An answer of one token that had to wait for nobody.
@@ -62,6 +62,37 @@ fn those_who_wait_are_answered_in_turn() {
     for (generation, expected) in generations.into_iter().zip(expected).rev() {
         assert_eq!(Outcome::read(generation).unwrap().text(), expected);
     }
+}
+
+/// How many tokens of a prompt are evaluated at a time.
+fn chunks(generation: onebit::engine::Generation) -> Vec<usize> {
+    let mut processed = Vec::new();
+    for event in generation {
+        if let Event::Progress(progress) = event.unwrap() {
+            assert_eq!(progress.n_prompt, 1000);
+            processed.push(progress.n_processed);
+        }
+    }
+    assert_eq!((processed[0], processed[processed.len() - 1]), (0, 1000));
+    processed.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+#[test]
+fn a_long_prompt_leaves_room_for_those_who_are_answered() {
+    let mut config = EngineConfig::new(model::tiny_with_long_context());
+    (config.n_ctx, config.n_threads, config.n_seq, config.prefill_chunk) = (Some(LONG_CONTEXT), Some(1), 3, 50);
+    let engine = Engine::load(config).unwrap();
+    let options = GenerateOptions { report_progress: true, ..visible(1) };
+    let prompt = vec![Token(70); 1000];
+    assert_eq!(chunks(engine.generate(prompt.clone(), &options).unwrap()), [999, 1], "alone");
+
+    let mut running = engine.generate("Without end.", &endless()).unwrap();
+    assert!(running.next().is_some());
+    // Two prompts share the chunk in turn.
+    let both = [(), ()].map(|()| engine.generate(prompt.clone(), &options).unwrap()).map(chunks);
+    assert!(both.iter().flatten().all(|&n| n <= 50), "{both:?}");
+    assert!(both.iter().all(|chunks| chunks.len() > 19), "{both:?}");
+    assert!(running.next().is_some_and(|event| event.is_ok()));
 }
 
 #[test]

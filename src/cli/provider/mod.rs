@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::{CacheType, Engine, EngineConfig, FlashAttention};
 use crate::hybrid::conformance::{self, CheckError, Report, Settings, limits};
-use crate::hybrid::{HybridConfig, LineSink};
+use crate::hybrid::{HandoffMode, HybridConfig, LineSink};
 
 use super::config::{Mode, supervisor};
 use super::loading::{self, Stop};
@@ -131,6 +131,9 @@ fn settings(args: &CheckArgs) -> Result<Settings, Failure> {
         supervisor: supervisor(),
         // What it says when it fails is in the reason; the rest would tear the table apart.
         report: LineSink::new(|_| {}),
+        mode: HandoffMode::Always,
+        min_tokens: 0,
+        prefill_ahead: 0,
     };
     Ok(Settings { hybrid, max_kl: args.max_kl })
 }

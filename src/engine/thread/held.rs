@@ -24,12 +24,33 @@ impl DecodeLoop {
         let free = (0..self.slots.len()).filter(|&seq| self.slots[seq].is_none()).filter(wanted);
         free.max_by_key(|&seq| {
             let held = &self.held[seq];
-            let n_common =
-                if job.options.reuse_prefix && !held.is_foreign { common_prefix(&held.tokens, &job.tokens) } else { 0 };
+            let n_common = if job.options.reuse_prefix && may_serve(held, job) {
+                common_prefix(&held.tokens, &job.tokens)
+            } else {
+                0
+            };
             // A template's first words are common to all chats.
             let is_worth = n_common * 10 >= job.tokens.len();
             (if is_worth { n_common } else { 0 }, std::cmp::Reverse(held.used))
         })
+    }
+
+    /// How many tokens of a prompt's beginning some slot holds, or will when its job is done.
+    pub(super) fn held_prefix(&self, prompt: &[Token]) -> usize {
+        let most = prompt.len().saturating_sub(1);
+        let of_slot = |seq: usize| match &self.slots[seq] {
+            None => {
+                let held = &self.held[seq].tokens;
+                let n_common = common_prefix(held, prompt).min(most);
+                if self.reaches_back(seq_id(seq), held.len(), n_common) { n_common } else { 0 }
+            }
+            Some(slot) => {
+                let (n_common, n_known) = slot.common_prefix(prompt);
+                let n_common = n_common.min(most);
+                if self.limits.restore.can_step_back || n_common == n_known { n_common } else { 0 }
+            }
+        };
+        (0..self.slots.len()).map(of_slot).max().unwrap_or(0)
     }
 
     /// Between requests; answers to one request follow each other without this.
@@ -75,6 +96,10 @@ impl DecodeLoop {
         let oldest = if window == 0 { 0 } else { (next + 1).saturating_sub(window) };
         rules.can_step_back && usize::try_from(first).is_ok_and(|first| first <= oldest)
     }
+}
+
+fn may_serve(held: &Held, job: &Job) -> bool {
+    !held.is_foreign || job.options.reuse_restored
 }
 
 /// How many tokens two sequences begin with alike.

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use crate::llama::{Batch, CancelFlag, Context, SeqId};
+use futures_channel::oneshot;
+
+use crate::llama::{Batch, CancelFlag, Context, SeqId, Token};
 
 use super::embed::embed;
 use super::probe::Probe;
@@ -27,6 +29,11 @@ pub(super) enum Command {
     Job(Box<Job>),
     /// Something to be done with what a slot holds, once it is free.
     Slot(SlotWork),
+    /// How much of a prompt's beginning is held.
+    Held {
+        prompt: Vec<Token>,
+        reply: oneshot::Sender<usize>,
+    },
     Shutdown,
 }
 
@@ -39,6 +46,8 @@ pub(super) struct Limits {
     pub n_seq: usize,
     /// Tokens in one batch.
     pub n_batch: usize,
+    /// Tokens of prompts in a batch that decodes too.
+    pub prefill_chunk: usize,
     /// Whether an embedding is one vector.
     pub is_pooled: bool,
     /// Sequences in one batch; 1 on HRX.
@@ -127,20 +136,36 @@ impl DecodeLoop {
     /// Takes all commands that have arrived; waits for one when there is nothing else to do. False means stop.
     fn receive(&mut self) -> bool {
         if self.queue.is_empty() && self.slots.iter().all(Option::is_none) {
-            match self.commands.recv() {
-                Ok(Command::Job(job)) => self.queue.push_back(job),
-                Ok(Command::Slot(work)) => self.slot_work.push(work),
-                Ok(Command::Shutdown) | Err(_) => return false,
+            let Ok(command) = self.commands.recv() else { return false };
+            if !self.take(command) {
+                return false;
             }
         }
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Job(job)) => self.queue.push_back(job),
-                Ok(Command::Slot(work)) => self.slot_work.push(work),
-                Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return false,
+                Ok(command) => {
+                    if !self.take(command) {
+                        return false;
+                    }
+                }
+                Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
         }
+    }
+
+    /// False for a shutdown.
+    fn take(&mut self, command: Command) -> bool {
+        match command {
+            Command::Job(job) => self.queue.push_back(job),
+            Command::Slot(work) => self.slot_work.push(work),
+            Command::Held { prompt, reply } => {
+                // Nobody may be waiting any more.
+                let _ = reply.send(self.held_prefix(&prompt));
+            }
+            Command::Shutdown => return false,
+        }
+        true
     }
 
     /// Zeroes the memory when something in it was not a number. Waits until no slot works; false until then.
@@ -175,7 +200,9 @@ impl DecodeLoop {
             && let Some(job) = self.queue.pop_front()
         {
             let Some(job) = wanted(job) else { continue };
-            self.forget_foreign_tokens();
+            if !job.options.reuse_restored {
+                self.forget_foreign_tokens();
+            }
             let Some(seq) = self.best_free(&job) else {
                 // The slot that it asks for is busy. First come, first served: the others wait with it.
                 self.queue.push_front(job);
@@ -190,7 +217,7 @@ impl DecodeLoop {
         self.n_begun += 1;
         let held = std::mem::take(&mut self.held[seq]);
         self.held[seq].used = self.n_begun;
-        self.held[seq].is_foreign = held.is_foreign || job.restore.is_some();
+        self.held[seq].is_foreign = job.restore.is_some();
         if let Output::Embedding(reply) = &job.output {
             let _ = reply.send(embed(&mut self.context, seq_id, &job.tokens, self.limits.is_pooled));
             return;
@@ -200,6 +227,7 @@ impl DecodeLoop {
             if n_cached == 0 {
                 self.context.clear_seq(seq_id);
             }
+            self.held[seq].is_foreign = held.is_foreign && n_cached > 0;
             self.occupy(seq, Slot::new(job, seq_id, n_cached, None));
             return;
         };
@@ -248,7 +276,8 @@ impl DecodeLoop {
         }
     }
 
-    /// Every decoding slot gives one token, then prompts fill the rest of the batch.
+    /// Every decoding slot gives one token, then prompts fill the rest of the batch, or a chunk of it where somebody waits for
+    /// the next token of an answer.
     fn fill_batch(&mut self) -> Vec<Share> {
         self.batch.clear();
         let mut shares: Vec<Share> = Vec::new();
@@ -256,8 +285,12 @@ impl DecodeLoop {
         let (decoding, prompts): (Vec<usize>, Vec<usize>) = order
             .filter(|&seq| self.slots[seq].is_some())
             .partition(|&seq| self.slots[seq].as_ref().is_some_and(|s| s.next.is_some()));
+        let n_most = match decoding.len() {
+            0 => self.limits.n_batch,
+            n => self.limits.n_batch.min(n + self.limits.prefill_chunk),
+        };
         for seq in decoding.into_iter().chain(prompts) {
-            let room = self.limits.n_batch - self.batch.len();
+            let room = n_most.saturating_sub(self.batch.len());
             if room == 0 || shares.len() >= self.limits.max_seq_per_batch {
                 break;
             }

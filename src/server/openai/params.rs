@@ -64,6 +64,7 @@ impl Params {
             },
             two_pieces: false,
             report_progress: false,
+            reuse_restored: false,
             reuse_prefix: fields.bool("cache_prompt")?.unwrap_or(defaults.reuse_prefix),
         };
         let return_progress = fields.bool("return_progress")?.unwrap_or(false);
