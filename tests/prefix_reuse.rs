@@ -51,6 +51,38 @@ fn the_next_turn_evaluates_what_is_new() {
     }
 }
 
+/// From 64 tokens on, memories that cannot step back have a checkpoint before the prompt's last token.
+#[test]
+fn a_prompt_is_taken_up_again_on_every_memory() {
+    const N: usize = 150;
+    for kind in Kind::ALL {
+        let engine = kinds::engine(&kind.model(), CacheType::F16, 1);
+        let first = prompt(N, 1);
+        let cold = whole(&kinds::engine(&kind.model(), CacheType::F16, 1), &first, N_ANSWER);
+        // Turn by turn: the same again, then another answer in the place of the one that was given.
+        assert_eq!(warm(&engine, &first).n_evaluated, N, "{kind:?}");
+        for _ in 0..2 {
+            let again = warm(&engine, &first);
+            assert_eq!((again.n_evaluated, &again.ids), (1, &cold.ids), "{kind:?}");
+        }
+        let mut next = first.clone();
+        for (turn, n_new) in [(2, 100), (3, 30), (4, 30), (5, 30), (6, 30)] {
+            next.extend(prompt(n_new, turn));
+            let found = warm(&engine, &next);
+            assert!([n_new, n_new + 1].contains(&found.n_evaluated), "{kind:?}, turn {turn}: {}", found.n_evaluated);
+            let expected = whole(&kinds::engine(&kind.model(), CacheType::F16, 1), &next, N_ANSWER);
+            assert_eq!(found.ids, expected.ids, "{kind:?}, turn {turn}");
+        }
+        // Back to an earlier turn, whose checkpoint is still there, and to one that has gone.
+        let earlier = warm(&engine, &next[..N + 160]);
+        assert!(earlier.n_evaluated <= 31, "{kind:?}: {}", earlier.n_evaluated);
+        assert_eq!(warm(&engine, &first).ids, cold.ids, "{kind:?}");
+        // Nothing is left of it in an erased slot.
+        engine.erase_slot(0).unwrap();
+        assert_eq!(warm(&engine, &first), cold, "{kind:?}");
+    }
+}
+
 #[test]
 fn another_beginning_is_not_reused() {
     for kind in Kind::ALL {
@@ -95,7 +127,9 @@ fn what_a_provider_computed_is_not_reused() {
         prompt.extend(answer.ids.iter().copied().map(Token));
         prompt.extend(kinds::prompt(5, 2));
         assert_eq!(warm(&engine, &prompt).n_evaluated, prompt.len(), "{kind:?}");
-        assert_eq!(warm(&engine, &prompt).n_evaluated, if can_step_back(kind) { 1 } else { prompt.len() }, "{kind:?}");
+        // What was evaluated here serves again.
+        assert!(prompt.len() > 64);
+        assert_eq!(warm(&engine, &prompt).n_evaluated, 1, "{kind:?}");
     }
 }
 

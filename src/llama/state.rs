@@ -88,6 +88,33 @@ impl Context {
         prefix.ok_or_else(|| Error::Failed("llama.cpp gave no state".to_owned()))
     }
 
+    /// The part of a sequence's memory that cannot step back: running states, and windows of attention
+    /// (`LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`). The rest is the attention's cells, which stay where they are.
+    pub fn partial_state(&mut self, seq: SeqId) -> Result<Vec<u8>, Error> {
+        let flags = llama_sys::LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+        // SAFETY: the context is alive. Standard exceptions are caught inside.
+        let size = unsafe { llama_sys::llama_state_seq_get_size_ext(self.as_ptr(), seq.0, flags) };
+        let mut data = Vec::new();
+        data.try_reserve_exact(size).map_err(|_| Error::Failed(format!("no memory for a state of {size} bytes")))?;
+        data.resize(size, 0);
+        // SAFETY: the context is alive, and the buffer as long as is told. Standard exceptions are caught inside.
+        let n_written = unsafe {
+            llama_sys::llama_state_seq_get_data_ext(self.as_ptr(), data.as_mut_ptr(), data.len(), seq.0, flags)
+        };
+        if n_written == size { Ok(data) } else { Err(Error::Failed("llama.cpp gave no state".to_owned())) }
+    }
+
+    /// Puts back what [`partial_state`](Self::partial_state) gave for this sequence of this context. What the sequence holds of
+    /// later positions elsewhere is the caller's to remove.
+    pub fn restore_partial(&mut self, seq: SeqId, data: &[u8]) -> Result<(), Error> {
+        let flags = llama_sys::LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+        // SAFETY: the context is alive, and the slice for the length that is told. Standard exceptions are caught inside.
+        let (n_read, logged) = log::capture(|| unsafe {
+            llama_sys::llama_state_seq_set_data_ext(self.as_ptr(), data.as_ptr(), data.len(), seq.0, flags)
+        });
+        if n_read == data.len() { Ok(()) } else { Err(Error::Failed(logged)) }
+    }
+
     /// Bytes that a sequence's memory takes in a state file, the header and the ids not counted.
     pub fn state_size(&mut self, seq: SeqId) -> u64 {
         // SAFETY: the context is alive.

@@ -2,6 +2,7 @@
 
 use crate::llama::{SeqId, Token};
 
+use super::checkpoint::Checkpoint;
 use super::{DecodeLoop, seq_id};
 use crate::engine::slot::Job;
 
@@ -14,6 +15,15 @@ pub(super) struct Held {
     pub is_foreign: bool,
     /// When it was last used, in jobs begun since the start.
     pub used: u64,
+    /// Of the first tokens; the oldest first.
+    pub checkpoints: Vec<Checkpoint>,
+}
+
+impl Held {
+    pub(super) fn clear(&mut self) {
+        self.tokens.clear();
+        self.checkpoints.clear();
+    }
 }
 
 impl DecodeLoop {
@@ -42,7 +52,8 @@ impl DecodeLoop {
             None => {
                 let held = &self.held[seq].tokens;
                 let n_common = common_prefix(held, prompt).min(most);
-                if self.reaches_back(seq_id(seq), held.len(), n_common) { n_common } else { 0 }
+                let reaches = self.reaches_back(seq_id(seq), held.len(), n_common);
+                if reaches { n_common } else { self.held[seq].checkpoint(n_common).unwrap_or(0) }
             }
             Some(slot) => {
                 let (n_common, n_known) = slot.common_prefix(prompt);
@@ -57,27 +68,26 @@ impl DecodeLoop {
     pub(super) fn forget_foreign_tokens(&mut self) {
         for seq in 0..self.held.len() {
             if self.slots[seq].is_none() && std::mem::take(&mut self.held[seq].is_foreign) {
-                self.held[seq].tokens.clear();
+                self.held[seq].clear();
                 self.context.clear_seq(seq_id(seq));
             }
         }
     }
 
-    /// Cuts a sequence that holds the tokens `held` down to what it has in common with a prompt, of which at least the last
-    /// token is left to evaluate. Returns how many tokens stay; 0 when the memory cannot be cut there.
-    pub(super) fn keep(&mut self, seq: SeqId, held: &[Token], prompt: &[Token]) -> usize {
-        let n_common = common_prefix(held, prompt).min(prompt.len().saturating_sub(1));
-        if n_common == 0 || !self.reaches_back(seq, held.len(), n_common) {
-            return 0;
+    /// Cuts a sequence down to what it has in common with a prompt, of which at least the last token is left to evaluate.
+    /// Returns how many tokens stay; 0 when the memory cannot be cut there, nor at a checkpoint before.
+    pub(super) fn keep(&mut self, seq: usize, held: &Held, prompt: &[Token]) -> usize {
+        let n_common = common_prefix(&held.tokens, prompt).min(prompt.len().saturating_sub(1));
+        if n_common > 0 && self.reaches_back(seq_id(seq), held.tokens.len(), n_common) {
+            if n_common == held.tokens.len() {
+                return n_common;
+            }
+            let from = i32::try_from(n_common).unwrap_or(i32::MAX);
+            if self.context.remove(seq_id(seq), from, -1).is_ok_and(|removed| removed) {
+                return n_common;
+            }
         }
-        if n_common == held.len() {
-            return n_common;
-        }
-        let from = i32::try_from(n_common).unwrap_or(i32::MAX);
-        match self.context.remove(seq, from, -1) {
-            Ok(true) => n_common,
-            Ok(false) | Err(_) => 0,
-        }
+        held.checkpoint(n_common).filter(|&n_tokens| self.go_back(seq, held, n_tokens)).unwrap_or(0)
     }
 
     /// Whether position `next` can be evaluated on what the memory holds: a running state has no past, and a window may have

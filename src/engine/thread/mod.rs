@@ -17,6 +17,7 @@ use super::restore::{self, ImageMemory, RestoreRules};
 use super::slot::{Job, Output, Progress, Slot, decode_error};
 use super::{DecodeCounts, EngineError, PrefillReport};
 
+mod checkpoint;
 mod held;
 mod slot_work;
 
@@ -177,7 +178,7 @@ impl DecodeLoop {
             return false;
         }
         self.context.wipe();
-        self.held.iter_mut().for_each(|held| held.tokens.clear());
+        self.held.iter_mut().for_each(Held::clear);
         self.needs_wipe = false;
         true
     }
@@ -223,11 +224,13 @@ impl DecodeLoop {
             return;
         }
         let Some(path) = &job.restore else {
-            let n_cached = if job.options.reuse_prefix { self.keep(seq_id, &held.tokens, &job.tokens) } else { 0 };
+            let n_cached = if job.options.reuse_prefix { self.keep(seq, &held, &job.tokens) } else { 0 };
             if n_cached == 0 {
                 self.context.clear_seq(seq_id);
             }
             self.held[seq].is_foreign = held.is_foreign && n_cached > 0;
+            self.held[seq].checkpoints = held.checkpoints;
+            self.held[seq].cut_checkpoints(n_cached);
             self.occupy(seq, Slot::new(job, seq_id, n_cached, None));
             return;
         };
@@ -261,6 +264,7 @@ impl DecodeLoop {
         if shares.is_empty() {
             return;
         }
+        self.make_checkpoints(&shares);
         let waiting =
             shares.iter().filter_map(|share| self.slots[share.seq].as_ref()).map(|slot| slot.job.cancel.clone());
         let waiting: Vec<CancelFlag> = waiting.collect();
@@ -387,6 +391,7 @@ impl DecodeLoop {
     fn free(&mut self, seq: usize) {
         let Some(slot) = self.slots[seq].take() else { return };
         let (tokens, then) = slot.held();
+        self.held[seq].cut_checkpoints(tokens.len());
         self.held[seq].tokens = tokens;
         if let Some(job) = then.and_then(wanted) {
             self.begin(seq, *job);

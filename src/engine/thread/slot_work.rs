@@ -42,6 +42,7 @@ impl DecodeLoop {
         let n_tokens = tokens.len();
         match action {
             SlotAction::Erase => {
+                self.held[seq].clear();
                 self.context.clear_seq(seq_id(seq));
                 Ok(SlotReport { n_tokens, n_bytes: 0 })
             }
@@ -59,6 +60,7 @@ impl DecodeLoop {
             }
             SlotAction::Restore(path) => {
                 let seq_id = seq_id(seq);
+                self.held[seq].clear();
                 self.context.clear_seq(seq_id);
                 let (rules, probe, memory) = (&self.limits.restore, &mut self.probe, &mut self.image_memory);
                 match restore::restore_whole(&mut self.context, seq_id, &path, rules, probe, memory) {
