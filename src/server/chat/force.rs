@@ -11,7 +11,7 @@ use super::{
     ChatCall, Prepared, Tool, ToolChoice,
     parse::ParserSpec,
     prepare::{assemble, common_parser, request},
-    schema::schema_grammar,
+    schema::{schema_grammar, tolerated},
 };
 use crate::{
     engine::{ChatPrompt, Grammar},
@@ -27,6 +27,13 @@ pub(super) fn prepare(backend: &Backend, mut call: ChatCall) -> Result<Prepared,
     }
     if let ToolChoice::Named(name) = &call.tool_choice {
         call.tools.retain(|tool| tool.name == *name);
+    }
+    for (index, tool) in call.tools.iter_mut().enumerate() {
+        if let Some(kind) = tool.parameters.get("type").filter(|kind| *kind != "object") {
+            let path = format!("tools[{index}].function.parameters.type");
+            return Err(ApiError::field(path, format_args!("is {kind}; arguments are an \"object\"")));
+        }
+        tool.parameters = tolerated(&tool.parameters);
     }
     // Thoughts are free text, too.
     call.enable_thinking = Some(false);
@@ -105,19 +112,42 @@ fn generic(backend: &Backend, mut call: ChatCall) -> Result<Prepared, ApiError> 
 }
 
 fn calls_schema(tools: &[Tool], allow_several: bool) -> Value {
-    let one = |tool: &Tool| {
+    let place = if allow_several { "#/items" } else { "#" };
+    // A tool's own references begin at its parameters.
+    let one = |place: &str, tool: &Tool| {
+        let parameters = moved(&tool.parameters, &format!("{place}/properties/arguments"));
         json!({
             "type": "object",
-            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters},
+            "properties": {"name": {"const": tool.name}, "arguments": parameters},
             "required": ["name", "arguments"],
             "additionalProperties": false,
         })
     };
     let call = match tools {
-        [tool] => one(tool),
-        tools => json!({"anyOf": tools.iter().map(one).collect::<Vec<_>>()}),
+        [tool] => one(place, tool),
+        tools => {
+            let each = tools.iter().enumerate().map(|(index, tool)| one(&format!("{place}/anyOf/{index}"), tool));
+            json!({"anyOf": each.collect::<Vec<_>>()})
+        }
     };
     if allow_several { json!({"type": "array", "items": call, "minItems": 1}) } else { call }
+}
+
+/// A schema whose references work where it stands now.
+fn moved(schema: &Value, place: &str) -> Value {
+    match schema {
+        Value::Object(object) => {
+            let entry = |(key, value): (&String, &Value)| match (key.as_str(), value) {
+                ("$ref", Value::String(target)) if target.starts_with('#') => {
+                    (key.clone(), json!(format!("{place}{}", &target[1..])))
+                }
+                _ => (key.clone(), moved(value, place)),
+            };
+            Value::Object(object.iter().map(entry).collect())
+        }
+        Value::Array(values) => values.iter().map(|value| moved(value, place)).collect(),
+        other => other.clone(),
+    }
 }
 
 /// The messages with a system message that describes the tools.
@@ -143,6 +173,22 @@ fn described(messages: &Value, tools: &[Tool], allow_several: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn references_of_tools_are_found() {
+        let tool = |name: &str| Tool {
+            name: name.into(),
+            description: String::new(),
+            parameters: json!({"$defs": {"c": {"type": "object", "properties": {"n": {"type": "null"}}}},
+                "type": "object", "properties": {"city": {"$ref": "#/$defs/c"}}, "required": ["city"]}),
+        };
+        for tools in [vec![tool("f")], vec![tool("f"), tool("g")]] {
+            for allow_several in [false, true] {
+                let grammar = schema_grammar(&calls_schema(&tools, allow_several), "tools").unwrap().gbnf;
+                assert!(grammar.contains("\"\\\"n\\\"\""), "{grammar}");
+            }
+        }
+    }
 
     #[test]
     fn only_places_that_begin_with_a_marker_are_kept() {

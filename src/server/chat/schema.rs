@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::{combine::combine, pattern};
 use crate::{engine::Grammar, llama, server::error::ApiError};
 
 /// Keywords that say nothing about a value, or that the converter enforces.
@@ -51,6 +52,8 @@ const KNOWN: &[&str] = &[
 
 /// Keywords that constrain a value and that no grammar here can express.
 const UNENFORCEABLE: &[&str] = &[
+    "$dynamicRef",
+    "$recursiveRef",
     "contains",
     "dependencies",
     "dependentRequired",
@@ -81,6 +84,9 @@ const MAX_REPETITION: u64 = 2000;
 /// The grammar of optional properties grows with the square of their number.
 const MAX_PROPERTIES: usize = 400;
 
+/// Characters of a client's text in a message.
+const MAX_SHOWN: usize = 200;
+
 /// How deep schemas may nest.
 const MAX_DEPTH: usize = 64;
 
@@ -91,13 +97,34 @@ const MAX_DEPTH: usize = 64;
 pub fn check_schema(path: &str, mut schema: Value) -> Result<Value, ApiError> {
     match &mut schema {
         Value::Object(object) if object.is_empty() => schema = json!({"type": "object"}),
-        Value::Object(_) => walk(path, &mut schema, 0)?,
+        Value::Object(_) => {
+            let root = schema.clone();
+            walk(&root, path, &mut schema, 0)?;
+        }
         other => {
             let kind = crate::server::fields::kind_of(other);
             return Err(ApiError::field(path, format_args!("expected a JSON schema (an object), got {kind}")));
         }
     }
     schema_grammar(&schema, path).map(|_| schema)
+}
+
+/// A tool's parameters as the converter is to get them, which passes over what it does not know: a call is promised to be one,
+/// not to keep every word of its schema. What would make it no JSON is taken out.
+pub fn tolerated(parameters: &Value) -> Value {
+    match parameters {
+        Value::Object(object) => {
+            let keep = |(key, value): (&String, &Value)| match value {
+                Value::String(pattern) if key == "pattern" => {
+                    Some((key.clone(), enforceable("pattern", pattern).ok()?.into()))
+                }
+                value => Some((key.clone(), tolerated(value))),
+            };
+            Value::Object(object.iter().filter_map(keep).collect())
+        }
+        Value::Array(values) => Value::Array(values.iter().map(tolerated).collect()),
+        other => other.clone(),
+    }
 }
 
 /// The grammar of a schema; an error is told of `field`.
@@ -107,24 +134,26 @@ pub fn schema_grammar(schema: &Value, field: &str) -> Result<Grammar, ApiError> 
     Ok(Grammar { gbnf, ..Grammar::default() })
 }
 
-fn walk(path: &str, schema: &mut Value, depth: usize) -> Result<(), ApiError> {
+fn walk(root: &Value, path: &str, schema: &mut Value, depth: usize) -> Result<(), ApiError> {
     if depth > MAX_DEPTH {
-        return Err(ApiError::field(path, "the schema is nested too deep"));
+        let shown: String = path.chars().take(MAX_SHOWN).collect();
+        return Err(ApiError::field(shown, format_args!("the schema is nested deeper than {MAX_DEPTH} levels")));
     }
     // `true` and `false` are schemas too.
     let Value::Object(object) = schema else { return Ok(()) };
+    combine(root, path, object)?;
     refuse_unenforceable(path, object)?;
     bounds(path, object)?;
     repetitions(path, object)?;
     if let Some(Value::String(pattern)) = object.get("pattern") {
-        let anchored = anchored(&format!("{path}.pattern"), pattern)?;
-        object.insert("pattern".into(), anchored.into());
+        let enforceable = enforceable(&format!("{path}.pattern"), pattern)?;
+        object.insert("pattern".into(), enforceable.into());
     }
     for key in ["properties", "$defs", "definitions"] {
         if let Some(Value::Object(schemas)) = object.get_mut(key) {
             schemas
                 .iter_mut()
-                .try_for_each(|(name, schema)| walk(&format!("{path}.{key}.{name}"), schema, depth + 1))?;
+                .try_for_each(|(name, schema)| walk(root, &format!("{path}.{key}.{name}"), schema, depth + 1))?;
         }
     }
     for key in ["oneOf", "anyOf", "allOf", "prefixItems", "items", "additionalProperties"] {
@@ -132,8 +161,8 @@ fn walk(path: &str, schema: &mut Value, depth: usize) -> Result<(), ApiError> {
             Some(Value::Array(schemas)) => schemas
                 .iter_mut()
                 .enumerate()
-                .try_for_each(|(index, schema)| walk(&format!("{path}.{key}[{index}]"), schema, depth + 1))?,
-            Some(schema @ Value::Object(_)) => walk(&format!("{path}.{key}"), schema, depth + 1)?,
+                .try_for_each(|(index, schema)| walk(root, &format!("{path}.{key}[{index}]"), schema, depth + 1))?,
+            Some(schema @ Value::Object(_)) => walk(root, &format!("{path}.{key}"), schema, depth + 1)?,
             _ => {}
         }
     }
@@ -204,61 +233,25 @@ fn repetitions(path: &str, schema: &mut Map<String, Value>) -> Result<(), ApiErr
     Ok(())
 }
 
-/// A pattern that says the same from the first character to the last, with the classes that the converter does not know
-/// spelt out. Refused when the converter would pass over it.
-fn anchored(path: &str, pattern: &str) -> Result<String, ApiError> {
-    let body = pattern.strip_prefix('^').unwrap_or(pattern);
-    let is_escaped = |text: &str| text.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1;
-    let (body, ends) = match body.strip_suffix('$') {
-        Some(inner) if !is_escaped(inner) => (inner, true),
-        _ => (body, false),
+/// A pattern in the converter's terms. Refused when the converter would pass over it.
+fn enforceable(path: &str, pattern: &str) -> Result<String, ApiError> {
+    let refuse = |why: String| {
+        let shown: String = pattern.chars().take(MAX_SHOWN).collect();
+        Err(ApiError::field(path, format_args!("the pattern {shown:?} cannot be enforced: it {why}")))
     };
-    let before = if pattern.starts_with('^') { "" } else { ".*" };
-    let after = if ends { "" } else { ".*" };
-    let body = spell_out(body);
-    // Only a group holds alternatives together with what is put around them.
-    let grouped = if before.is_empty() && after.is_empty() { body } else { format!("({body})") };
-    let anchored = format!("^{before}{grouped}{after}$");
-    let schema = json!({"type": "string", "pattern": anchored});
+    let pattern = match pattern::rewrite(pattern) {
+        Ok(pattern) => pattern,
+        Err(why) => return refuse(why),
+    };
+    let schema = json!({"type": "string", "pattern": pattern});
     match llama::schema_to_grammar(&schema.to_string()) {
         // What the converter does when it passes over a pattern.
         Ok(grammar) if grammar.lines().any(|line| line == "root ::= string") => {
-            Err(ApiError::field(path, format_args!("the pattern {pattern:?} cannot be enforced; use a simpler one")))
+            refuse("has syntax that is not supported".to_owned())
         }
-        Ok(_) => Ok(anchored),
-        Err(error) => Err(ApiError::field(path, error.to_string().replace('\n', " "))),
+        Ok(_) => Ok(pattern),
+        Err(error) => refuse(format!("is not valid ({})", error.to_string().replace('\n', " "))),
     }
-}
-
-/// `\d`, `\w` and `\s` as ranges.
-fn spell_out(pattern: &str) -> String {
-    let mut text = String::with_capacity(pattern.len());
-    let mut in_class = false;
-    let mut chars = pattern.chars();
-    while let Some(c) = chars.next() {
-        let class = match c {
-            '\\' => match chars.next() {
-                Some('d') => "0-9",
-                Some('w') => "A-Za-z0-9_",
-                Some('s') => " \\t",
-                Some(other) => {
-                    text.extend(['\\', other]);
-                    continue;
-                }
-                None => {
-                    text.push('\\');
-                    continue;
-                }
-            },
-            _ => {
-                in_class = if in_class { c != ']' } else { c == '[' };
-                text.push(c);
-                continue;
-            }
-        };
-        text.push_str(&if in_class { class.to_owned() } else { format!("[{class}]") });
-    }
-    text
 }
 
 #[cfg(test)]
@@ -288,6 +281,16 @@ mod tests {
     }
 
     #[test]
+    fn a_tools_patterns_are_rewritten_or_left_out() {
+        let parameters = json!({"properties": {
+            "pattern": {"type": "string", "pattern": "^[^a]$"}, "x": {"pattern": "^\"$", "enum": ["pattern"]},
+        }});
+        let tolerated = tolerated(&parameters);
+        assert!(tolerated["properties"]["pattern"]["pattern"].as_str().unwrap().starts_with("^[\\x20-"), "{tolerated}");
+        assert_eq!(tolerated["properties"]["x"], json!({"enum": ["pattern"]}));
+    }
+
+    #[test]
     fn what_cannot_is_named() {
         for (schema, path) in [
             (json!([]), "s"),
@@ -298,7 +301,7 @@ mod tests {
             ),
             (json!({"items": {"type": "integer", "multipleOf": 5}, "type": "array"}), "s.items.multipleOf"),
             (json!({"anyOf": [{"type": "null"}, {"uniqueItems": true}]}), "s.anyOf[1].uniqueItems"),
-            (json!({"anyOf": [{}], "allOf": [{}]}), "s.allOf"),
+            (json!({"anyOf": [{}], "allOf": [{"const": 1}]}), "s.const"),
             (json!({"type": "string", "pattern": "^(?=a)b$"}), "s.pattern"),
             (json!({"type": "string", "pattern": "^(a$"}), "s.pattern"),
             (json!({"type": "string", "minLength": 5000}), "s.minLength"),
@@ -308,21 +311,11 @@ mod tests {
             (json!({"type": "integer", "minimum": 1e40}), "s.minimum"),
             (json!({"$ref": "#/$defs/none"}), "s"),
             (json!({"type": "strange"}), "s"),
+            (json!({"type": "string", "pattern": "^a\"b$"}), "s.pattern"),
+            (json!({"type": "array", "items": {"$dynamicRef": "#x"}}), "s.items.$dynamicRef"),
+            (json!({"type": "object", "properties": {"a": {"allOf": [{"not": {}}]}}}), "s.properties.a.not"),
         ] {
             assert_eq!(refused(schema.clone()).as_deref(), Some(path), "{schema}");
-        }
-    }
-
-    #[test]
-    fn patterns_are_anchored_and_classes_spelt_out() {
-        for (pattern, expected) in [
-            ("^a$", "^a$"),
-            ("a", "^.*(a).*$"),
-            ("^a", "^(a).*$"),
-            ("a\\$", "^.*(a\\$).*$"),
-            ("^\\d[\\d\\w]$", "^[0-9][0-9A-Za-z0-9_]$"),
-        ] {
-            assert_eq!(anchored("p", pattern).unwrap(), expected);
         }
     }
 }
