@@ -98,7 +98,9 @@ impl ChatParser {
 pub fn schema_to_grammar(schema: &str) -> Result<String, Error> {
     let schema = c_string(schema)?;
     // SAFETY: the schema outlives the call.
-    string_from(|out, err| unsafe { llama_sys::onebit_schema_to_grammar(schema.as_ptr(), out, err) })
+    let gbnf = string_from(|out, err| unsafe { llama_sys::onebit_schema_to_grammar(schema.as_ptr(), out, err) })?;
+    super::grammar_guard::check(&gbnf)?;
+    Ok(gbnf)
 }
 
 fn string_from(

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::Error;
+use super::{Error, grammar_ways};
 
 const MAX_BYTES: usize = 1 << 20;
 const MAX_RULES: usize = 2500;
@@ -30,15 +30,16 @@ pub(super) fn check(gbnf: &str) -> Result<(), Error> {
         let mut walk = Walk { tokens: &tokens, at: 0, may_be_empty: may_be_empty.clone() };
         may_be_empty = walk.rules()?;
     }
-    Ok(())
+    grammar_ways::problem(&tokens).map_or(Ok(()), refuse)
 }
 
 fn refuse<T>(why: String) -> Result<T, Error> {
     Err(Error::Invalid(why))
 }
 
+/// A word of a grammar's text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Token<'a> {
+pub(super) enum Token<'a> {
     Name(&'a str),
     Defines,
     /// A literal, class, `.` or token: matches something, but for an empty literal.
@@ -234,6 +235,10 @@ mod tests {
             "root ::= char{0,2000}\nchar ::= [^\"\\\\]".to_owned(),
             "root ::= (\"a\"? \"b\"){1000}".to_owned(),
             "root ::= \"a\"? \"b\"* (\"c\" | \"\")".to_owned(),
+            "root ::= \"x\" b\nb ::= root | \"y\"".to_owned(),
+            "root ::= \"(\" root \")\" | [a-z]+ (\",\" root)*".to_owned(),
+            "root ::= ws item (\",\" ws item)* ws\nws ::= [ \\t\\n]*\nitem ::= \"x\" root? | \"y\"".to_owned(),
+            format!("root ::= {}", (0..1000).map(|i| format!("\"a{i}\"")).collect::<Vec<_>>().join(" | ")),
             crate::llama::schema_to_grammar("{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"maxItems\":1500}")
                 .unwrap(),
         ] {
@@ -243,6 +248,12 @@ mod tests {
 
     #[test]
     fn what_it_does_not_is_refused() {
+        let many = |name: &str, n: usize| (0..n).map(|i| format!("\"{name}{i}\"")).collect::<Vec<_>>().join(" | ");
+        let ladder: String = (0..25).map(|i| format!("a{i} ::= a{n} a{n} | a{n}\n", n = i + 1)).collect();
+        let ladder = format!("root ::= a0\n{ladder}a25 ::= \"x\" | \"\"");
+        let choices: String =
+            (0..10).map(|i| format!("d{i} ::= {}\n", vec![format!("d{}", i + 1); 10].join(" | "))).collect();
+        let choices = format!("root ::= \"q\" d0\n{choices}d10 ::= \"x\"");
         let chain: String = (0..5000).map(|i| format!("a{i} ::= a{}\n", i + 1)).collect();
         for (bad, expected) in [
             (format!("root ::= {}\"a\"{}", "(".repeat(5000), ")".repeat(5000)), "nested deeper"),
@@ -250,6 +261,12 @@ mod tests {
             ("root ::= \"a\"{5,2}".to_owned(), "{5,2}"),
             ("x".repeat(2 << 20), "bytes; at most"),
             ("root ::= (\"a\"?){1000} \"b\"".to_owned(), "may be empty"),
+            ("e ::= \"q\"?\nroot ::= e root \"x\" | \"y\"".to_owned(), "left recursion"),
+            ("root ::= (\"a\"?)*".to_owned(), "left recursion"),
+            ("root ::= a\na ::= b \"x\" | \"y\"\nb ::= [ ]* a?".to_owned(), "left recursion"),
+            (format!("root ::= {}", many("a", 50_000)), "ways to go on"),
+            (ladder, "ways to go on"),
+            (choices, "ways to go on"),
             ("root ::= x{1000}\nx ::= \"a\" | \"\"".to_owned(), "may be empty"),
             (format!("root ::= {}", "\"a\"? ".repeat(300)), "may be empty"),
         ] {

@@ -16,6 +16,7 @@ mod device;
 mod error;
 pub mod gguf;
 mod grammar_guard;
+mod grammar_ways;
 mod library;
 mod log;
 mod memory;

@@ -91,12 +91,12 @@ pub fn read(fields: &Fields, state: &AppState) -> Result<ChatCall, ApiError> {
 
 /// `logprobs` says whether, `top_logprobs` how many alternatives.
 fn read_logprobs(fields: &Fields, params: &mut Params) -> Result<(), ApiError> {
-    let top = match fields.integer("top_logprobs")? {
-        Some(n) if n < 0 => return Err(ApiError::field("top_logprobs", "must not be negative")),
-        top => top.and_then(|n| usize::try_from(n).ok()),
-    };
+    let top = fields.integer("top_logprobs")?;
+    if top.is_some_and(|n| n < 0) {
+        return Err(ApiError::field("top_logprobs", "must not be negative"));
+    }
     match (fields.bool("logprobs")?.unwrap_or(false), top) {
-        (true, top) => params.set_top_logprobs(top.unwrap_or(0)),
+        (true, top) => params.set_top_logprobs("top_logprobs", top.unwrap_or(0))?,
         (false, Some(1..)) => return Err(ApiError::field("top_logprobs", "needs `logprobs` to be true")),
         (false, _) => {}
     }

@@ -80,11 +80,8 @@ impl Request {
         later::refuse_in_text(fields)?;
         match fields.get("logprobs") {
             None | Some(Value::Bool(false)) => {}
-            Some(Value::Bool(true)) => params.set_top_logprobs(1),
-            Some(_) => match fields.integer("logprobs")? {
-                Some(n) if n < 0 => return Err(ApiError::field("logprobs", "must not be negative")),
-                n => params.set_top_logprobs(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(0)),
-            },
+            Some(Value::Bool(true)) => params.set_top_logprobs("logprobs", 1)?,
+            Some(_) => params.set_top_logprobs("logprobs", fields.integer("logprobs")?.unwrap_or(0))?,
         }
         if let Some(best_of) = fields.integer("best_of")?
             && usize::try_from(best_of).is_ok_and(|best_of| best_of > params.n)

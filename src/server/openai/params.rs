@@ -57,7 +57,7 @@ impl Params {
             sampling: sampling(fields, &defaults.sampling)?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(defaults.ignore_eos),
             preserved_tokens: defaults.preserved_tokens.clone(),
-            top_logprobs: top_logprobs(fields)?,
+            top_logprobs: None,
             slot: match fields.integer("id_slot")? {
                 None | Some(-1) => None,
                 Some(slot) => Some(u32::try_from(slot).map_err(|_| ApiError::field("id_slot", "must be at least -1"))?),
@@ -73,7 +73,7 @@ impl Params {
         fields.bool("timings_per_token")?;
         // Read for its type only: one model is served, and replies carry that one's id.
         fields.string("model")?;
-        Ok(Self {
+        let mut params = Self {
             stream: fields.bool("stream")?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
             n,
@@ -81,7 +81,12 @@ impl Params {
             keep_alive: keep_alive(fields)?,
             options,
             bias: logit_bias(fields)?,
-        })
+        };
+        // llama-server's name; 0 asks for nothing.
+        if let Some(n) = fields.integer("n_probs")?.filter(|n| *n != 0) {
+            params.set_top_logprobs("n_probs", n)?;
+        }
+        Ok(params)
     }
 
     /// How long a stream may be silent.
@@ -100,8 +105,18 @@ impl Params {
     }
 
     /// Asks for log-probabilities where an endpoint has its own field for them.
-    pub fn set_top_logprobs(&mut self, n: usize) {
-        self.options.top_logprobs = Some(n);
+    ///
+    /// # Errors
+    /// More of them than anybody reads: a reply grows by each for each token.
+    pub fn set_top_logprobs(&mut self, field: &str, n: i64) -> Result<(), ApiError> {
+        match usize::try_from(n) {
+            Err(_) => Err(ApiError::field(field, "must not be negative")),
+            Ok(n) if n > MAX_LOGPROBS => Err(ApiError::field(field, format_args!("must be at most {MAX_LOGPROBS}"))),
+            Ok(n) => {
+                self.options.top_logprobs = Some(n);
+                Ok(())
+            }
+        }
     }
 
     /// Reads `json_schema`, and `response_format` which some clients send for text too: the whole text follows it.
@@ -181,6 +196,9 @@ fn keep_alive(fields: &Fields) -> Result<Option<Duration>, ApiError> {
     }
 }
 
+/// Most alternatives to a token.
+const MAX_LOGPROBS: usize = 100;
+
 /// Most answers to one prompt, as with OpenAI.
 const MAX_N: i64 = 128;
 
@@ -189,15 +207,6 @@ fn count(fields: &Fields, name: &str) -> Result<Option<usize>, ApiError> {
         None => Ok(None),
         Some(n) if (1..=MAX_N).contains(&n) => Ok(usize::try_from(n).ok()),
         Some(_) => Err(ApiError::field(fields.path(name), format_args!("must be from 1 to {MAX_N}"))),
-    }
-}
-
-/// llama-server's `n_probs`: 0 asks for nothing.
-fn top_logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
-    match fields.integer("n_probs")? {
-        None | Some(0) => Ok(None),
-        Some(n) if n < 0 => Err(ApiError::field(fields.path("n_probs"), "must not be negative")),
-        Some(n) => Ok(usize::try_from(n).ok()),
     }
 }
 

@@ -48,7 +48,7 @@ pub fn read(body: &Object, state: &AppState) -> Result<(ChatCall, Object), ApiEr
     call.schema = format(&fields)?.or(call.schema);
     dialect::check_grammar(&call)?;
     if let Some(n) = top_logprobs(&fields)? {
-        call.params.set_top_logprobs(n);
+        call.params.set_top_logprobs("top_logprobs", i64::try_from(n).unwrap_or(i64::MAX))?;
     }
     // A summary of the thoughts is not made: the answer has the thoughts themselves.
     let reasoning = fields.object("reasoning")?;
