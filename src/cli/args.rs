@@ -13,6 +13,7 @@ use super::defaults::DefaultsArgs;
 use super::endpoints::EndpointArgs;
 use super::provider::ProviderCommand;
 use super::state::StateCommand;
+use super::store::{StoreArgs, StoreCommand};
 
 /// One process that serves a GGUF model with llama.cpp, and restores a prompt's KV cache from an external prefill
 /// provider.
@@ -66,6 +67,9 @@ Examples:
     /// Test a prefill provider
     #[command(subcommand)]
     Provider(ProviderCommand),
+    /// List, verify and remove the states of a prefix store
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// List the devices of this build and this machine, and why one is missing
     Devices(DevicesArgs),
     /// Print the licenses of llama.cpp and of what it bundles
@@ -246,6 +250,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub hybrid: HybridArgs,
 
+    #[command(flatten)]
+    pub store: StoreArgs,
+
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
@@ -307,6 +314,9 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub hybrid: HybridArgs,
+
+    #[command(flatten)]
+    pub store: StoreArgs,
 
     /// The prompt; `-`, or none with a pipe, reads it from standard input
     pub prompt: Option<String>,

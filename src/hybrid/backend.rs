@@ -17,6 +17,10 @@ pub(super) trait Backend: Send + Sync {
     fn can_step_back(&self) -> bool;
     /// The errors of a request that can be told without evaluating anything.
     fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError>;
+    /// Whether nearly all of the prompt is on disk from before, so that a provider would spare nothing.
+    fn has_stored(&self, _prompt: &[Token], _options: &GenerateOptions) -> bool {
+        false
+    }
     /// `n` answers.
     fn generate(&self, prompt: &[Token], options: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError>;
     /// `n` answers. The first event is `Event::Prompt`, or the error for which the file was refused.
@@ -36,6 +40,10 @@ impl Backend for Engine {
 
     fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError> {
         Engine::check(self, prompt, options)
+    }
+
+    fn has_stored(&self, prompt: &[Token], options: &GenerateOptions) -> bool {
+        options.reuse_prefix && self.n_stored(prompt) * 10 >= prompt.len() * 9
     }
 
     fn generate(&self, prompt: &[Token], options: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError> {

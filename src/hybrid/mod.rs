@@ -171,6 +171,11 @@ impl Hybrid {
         inner.backend.check(&prompt, &options)?;
         let permit = inner.slot.clone().acquire_owned().await;
         let turn: Turn = Arc::new(permit.map_err(|_closed| EngineError::Stopped)?);
+        if self.is_stored(&prompt, &options).await? {
+            tracing::info!("the prefix store has this prompt of {} tokens: the provider is not asked", prompt.len());
+            let answers = inner.backend.generate(&prompt, &options, n)?;
+            return Ok(answers.into_iter().map(|events| Handoff::local(events, turn.clone())).collect());
+        }
         match self.hand_over(&prompt, &options, n, &turn).await {
             Ok((events, restored)) => {
                 let mut restored = Some(restored);
@@ -228,6 +233,13 @@ impl Hybrid {
         }
         let line = Some((report, self.0.sink.clone()));
         Ok((events, Restored { since, prefill: finished.elapsed, prompt: Some(report), removal, line }))
+    }
+
+    /// See [`Backend::has_stored`], which may read files.
+    async fn is_stored(&self, prompt: &[Token], options: &GenerateOptions) -> Result<bool, EngineError> {
+        let (this, prompt, options) = (self.clone(), prompt.to_vec(), options.clone());
+        let asked = joined(tokio::task::spawn_blocking(move || this.0.backend.has_stored(&prompt, &options))).await;
+        asked.map_err(|_stopped| EngineError::Stopped)
     }
 
     /// Has the provider evaluate the prompt. The run is a task of its own: when this future is dropped, it still sees the

@@ -17,10 +17,12 @@ use super::{DecodeCounts, EngineError, PrefillReport};
 
 mod held;
 mod slot_work;
+pub(super) mod stored;
 
 pub(super) use slot_work::{SlotAction, SlotReport, SlotWork};
 
 use held::Held;
+use stored::Stored;
 
 /// What a handle may ask for.
 pub(super) enum Command {
@@ -65,6 +67,7 @@ pub(super) struct DecodeLoop {
     commands: Receiver<Command>,
     limits: Limits,
     probe: Probe,
+    stored: Option<Stored>,
     counts: Arc<Counts>,
     image_memory: ImageMemory,
     queue: VecDeque<Box<Job>>,
@@ -89,7 +92,13 @@ struct Share {
 }
 
 impl DecodeLoop {
-    pub fn new(context: Context, commands: Receiver<Command>, limits: Limits, probe: Probe) -> Self {
+    pub fn new(
+        context: Context,
+        commands: Receiver<Command>,
+        limits: Limits,
+        probe: Probe,
+        stored: Option<Stored>,
+    ) -> Self {
         let slots = (0..limits.n_seq).map(|_| None).collect();
         let held = (0..limits.n_seq).map(|_| Held::default()).collect();
         Self {
@@ -97,6 +106,7 @@ impl DecodeLoop {
             commands,
             limits,
             probe,
+            stored,
             counts: Arc::default(),
             image_memory: ImageMemory::default(),
             queue: VecDeque::new(),
@@ -197,10 +207,11 @@ impl DecodeLoop {
         }
         let Some(path) = &job.restore else {
             let n_cached = if job.options.reuse_prefix { self.keep(seq_id, &held.tokens, &job.tokens) } else { 0 };
+            let (n_cached, restore_time) = self.take_stored(seq, &job, n_cached);
             if n_cached == 0 {
                 self.context.clear_seq(seq_id);
             }
-            self.slots[seq] = Some(Slot::new(job, seq_id, n_cached, None));
+            self.slots[seq] = Some(Slot::new(job, seq_id, n_cached, restore_time));
             return;
         };
         self.context.clear_seq(seq_id);
@@ -215,7 +226,10 @@ impl DecodeLoop {
             &mut self.image_memory,
         );
         match restored {
-            Ok(n_restored) => self.slots[seq] = Some(Slot::new(job, seq_id, n_restored, Some(started.elapsed()))),
+            Ok(n_restored) => {
+                self.slots[seq] = Some(Slot::new(job, seq_id, n_restored, Some(started.elapsed())));
+                self.store_prompt(seq);
+            }
             Err(reason) => {
                 self.context.clear_seq(seq_id);
                 job.fail(EngineError::Restore(reason.to_string()));
@@ -277,7 +291,7 @@ impl DecodeLoop {
     fn advance(&mut self, share: &Share) {
         let Some(slot) = self.slots[share.seq].as_mut() else { return };
         slot.n_past += share.n_tokens;
-        let Some(index) = share.output else { return };
+        let Some(index) = share.output else { return self.store_prompt(share.seq) };
         let is_prompt = slot.next.is_none();
         let vocab = self.context.model().vocab();
         let outcome = self.context.logits(index).map_err(decode_error).and_then(|logits| {
@@ -348,9 +362,14 @@ impl DecodeLoop {
     /// once.
     fn free(&mut self, seq: usize) {
         let Some(slot) = self.slots[seq].take() else { return };
+        let uses_store = slot.job.uses_store;
         let (tokens, then) = slot.held();
+        let next = then.and_then(wanted);
+        if uses_store && next.is_none() {
+            self.store_tokens(seq, &tokens);
+        }
         self.held[seq].tokens = tokens;
-        if let Some(job) = then.and_then(wanted) {
+        if let Some(job) = next {
             self.begin(seq, *job);
         }
     }

@@ -61,7 +61,7 @@ impl DecodeLoop {
                 let seq_id = seq_id(seq);
                 self.context.clear_seq(seq_id);
                 let (rules, probe, memory) = (&self.limits.restore, &mut self.probe, &mut self.image_memory);
-                match restore::restore_whole(&mut self.context, seq_id, &path, rules, probe, memory) {
+                match restore::restore_whole(&mut self.context, seq_id, &path, &|_| true, rules, probe, memory) {
                     Ok(tokens) => {
                         let n_tokens = tokens.len();
                         self.held[seq].tokens = tokens;
