@@ -219,3 +219,6 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

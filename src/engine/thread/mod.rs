@@ -316,6 +316,9 @@ impl DecodeLoop {
                 progress => progress.map(AfterLogits::Go),
             }
         });
+        if is_prompt && matches!(outcome, Ok(AfterLogits::Go(_))) {
+            self.store_prompt(share.seq);
+        }
         match outcome {
             Ok(AfterLogits::Go(Progress::Continue)) => {}
             Ok(AfterLogits::Go(Progress::Finished)) => self.free(share.seq),

@@ -98,13 +98,18 @@ impl DecodeLoop {
         (0, None)
     }
 
-    /// A prompt is evaluated but for its last token, the place that the same prompt goes on from later. A memory that cannot
-    /// be cut back to it is stored now; others when the job has ended, which is after the first byte.
+    /// Stores a prompt's state at the place that the same prompt goes on from later, if this is it, when the memory cannot be cut
+    /// back to it: a running state before the last token, a window after it (one step back is in its state). With plain
+    /// attention the end of the job is soon enough, which is after all that anybody waits for.
     pub(super) fn store_prompt(&mut self, seq: usize) {
         let rules = &self.limits.restore;
-        let is_cut_later = rules.can_step_back && rules.n_swa == 0;
-        let Some(slot) = self.slots[seq].as_ref().filter(|slot| !is_cut_later && slot.job.uses_store) else { return };
-        if slot.is_in_prompt() && slot.n_past + 1 == slot.job.tokens.len() {
+        let n_left = match (rules.can_step_back, rules.n_swa) {
+            (true, 0) => return,
+            (true, _) => 0,
+            (false, _) => 1,
+        };
+        let Some(slot) = self.slots[seq].as_ref().filter(|slot| slot.job.uses_store) else { return };
+        if slot.n_past + n_left == slot.job.tokens.len() {
             let tokens = slot.job.tokens[..slot.n_past].to_vec();
             self.store_tokens(seq, &tokens);
         }
