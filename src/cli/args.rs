@@ -28,6 +28,7 @@ use super::store::{StoreArgs, StoreCommand};
   onebit run -m model.gguf \"Why is the sky blue?\"
   onebit state inspect prompt.state -m model.gguf
   onebit provider check npu-prefill -m model.gguf
+  onebit store ls ~/.cache/onebit/prompts
   onebit devices
 
 Exit codes: 0 done, 1 failed, 2 wrong or refused flags, 3 the model cannot be loaded, 5 --print-backend with hybrid."
