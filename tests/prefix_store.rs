@@ -27,7 +27,11 @@ fn store(dir: &Path) -> StoreConfig {
 
 /// As `kinds::engine`, with a store.
 fn engine(model: &Path, cache: CacheType, store: StoreConfig) -> Engine {
-    let config = EngineConfig {
+    Engine::load(config(model, cache, store)).unwrap()
+}
+
+fn config(model: &Path, cache: CacheType, store: StoreConfig) -> EngineConfig {
+    EngineConfig {
         n_ctx: Some(512),
         n_batch: 2 * N_UBATCH,
         n_ubatch: N_UBATCH,
@@ -37,8 +41,7 @@ fn engine(model: &Path, cache: CacheType, store: StoreConfig) -> Engine {
         flash_attention: FlashAttention::On,
         prefix_store: Some(store),
         ..EngineConfig::new(model)
-    };
-    Engine::load(config).unwrap()
+    }
 }
 
 fn ask(engine: &Engine, prompt: &[Token]) -> Answer {
@@ -233,6 +236,28 @@ fn engines_share_a_folder() {
     }
     two.shutdown();
     assert!(!states(folder.path()).is_empty(), "the folder is made anew");
+}
+
+/// How many sequences an engine has, and how long they may be, is no part of a state; one that is too long is left alone.
+#[test]
+fn engines_of_other_sizes_share_states() {
+    for kind in Kind::ALL {
+        let folder = tempfile::tempdir().unwrap();
+        let sized = |n_seq, n_ctx| {
+            let config = config(&kind.model(), CacheType::F16, store(folder.path()));
+            Engine::load(EngineConfig { n_seq, n_ctx: Some(n_ctx), ..config }).unwrap()
+        };
+        let [long, short] = [prompt(400, 1), prompt(N_PROMPT, 2)];
+        let (two, one, small) = (sized(2, 512), sized(1, 512), sized(1, 256));
+        let cold = [&long, &short].map(|prompt| ask(&two, prompt));
+        two.shutdown();
+        assert_eq!(ask(&one, &long), Answer { n_evaluated: 1, ..cold[0].clone() }, "{kind:?}");
+        assert_eq!(small.n_stored(&long[..250]), 0, "{kind:?}");
+        assert_eq!(ask(&small, &short), Answer { n_evaluated: 1, ..cold[1].clone() }, "{kind:?}");
+        let again = sized(2, 512);
+        assert_eq!(ask(&again, &long), Answer { n_evaluated: 1, ..cold[0].clone() }, "{kind:?}");
+        assert_all_good(folder.path(), &format!("{kind:?}"));
+    }
 }
 
 #[test]

@@ -111,6 +111,8 @@ impl Store {
     ///
     /// That the folder cannot be made, or is not this user's alone.
     pub fn open(config: StoreConfig, identity: &Identity, memory: Memory) -> std::io::Result<Self> {
+        // A state that spares nothing is never worth a restore.
+        let config = StoreConfig { min_tokens: config.min_tokens.max(1), ..config };
         let folder = Folder::open(&config.dir, identity)?;
         let index = Mutex::new(Index::default());
         let inner = Arc::new(Inner { config, memory, folder, index, n_pending: AtomicUsize::new(0) });
@@ -147,7 +149,7 @@ impl Store {
     /// busy with others.
     pub fn wants(&self, ids: &[i32]) -> bool {
         let Inner { config, memory, folder, index, n_pending } = &*self.inner;
-        if ids.len() < config.min_tokens.max(1) || n_pending.load(Relaxed) >= MAX_PENDING {
+        if ids.len() < config.min_tokens || n_pending.load(Relaxed) >= MAX_PENDING {
             return false;
         }
         let mut index = index.lock();
