@@ -5,6 +5,7 @@
 //!
 //! - [`llama`]: safe wrappers over llama.cpp's C API. The only module with `unsafe`.
 //! - [`state`]: the sequence-state file, read without trusting it. Pure Rust, depends on nothing.
+//! - [`store`]: states of prompts on disk, found again by their tokens. No FFI.
 //! - [`engine`]: one decode thread, and the handle that library callers use: [`engine::Engine`].
 //! - [`hybrid`]: prompts computed by another program, and what to do when that fails.
 //! - [`server`]: the OpenAI-compatible HTTP API.
@@ -20,5 +21,6 @@ pub mod engine;
 pub mod hybrid;
 pub mod server;
 pub mod state;
+pub mod store;
 #[doc(hidden)]
 pub mod testing;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// From the bottom up. `state` stands beside `llama`: neither may use the other.
-const LAYERS: [&str; 6] = ["llama", "state", "engine", "hybrid", "server", "cli"];
+/// From the bottom up. `state`, and `store` on it, stand beside `llama`: neither side may use the other.
+const LAYERS: [&str; 7] = ["llama", "state", "store", "engine", "hybrid", "server", "cli"];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -21,7 +21,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 fn may_use(layer: &str, other: &str) -> bool {
     let rank = |name| LAYERS.iter().position(|layer| *layer == name);
     match (layer, other) {
-        ("state", "llama") => false,
+        ("state" | "store", "llama") => false,
         _ => rank(other) <= rank(layer),
     }
 }

@@ -318,8 +318,10 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 #[test]
 fn help_has_examples_and_exit_codes() {
-    for command in [&["state", "inspect"][..], &["state", "diff"], &["state", "convert"], &["provider", "check"]] {
-        let output = onebit(&[command, &["--help"]].concat());
+    let state = ["inspect", "diff", "convert"].map(|name| ["state", name]);
+    let store = ["ls", "rm", "verify"].map(|name| ["store", name]);
+    for command in [&state[..], &store, &[["provider", "check"]]].concat() {
+        let output = onebit(&[&command[..], &["--help"]].concat());
         let help = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
     }

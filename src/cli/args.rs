@@ -14,6 +14,7 @@ use super::defaults::DefaultsArgs;
 use super::endpoints::EndpointArgs;
 use super::provider::ProviderCommand;
 use super::state::StateCommand;
+use super::store::{StoreArgs, StoreCommand};
 
 /// One process that serves a GGUF model with llama.cpp, and restores a prompt's KV cache from an external prefill
 /// provider.
@@ -28,6 +29,7 @@ use super::state::StateCommand;
   onebit run -m model.gguf \"Why is the sky blue?\"
   onebit state inspect prompt.state -m model.gguf
   onebit provider check npu-prefill -m model.gguf
+  onebit store ls ~/.cache/onebit/prompts
   onebit devices
 
 Exit codes: 0 done, 1 failed, 2 wrong or refused flags, 3 the model cannot be loaded, 5 --print-backend with hybrid."
@@ -67,6 +69,9 @@ Examples:
     /// Test a prefill provider
     #[command(subcommand)]
     Provider(ProviderCommand),
+    /// List, verify and remove the states of a prefix store
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// List the devices of this build and this machine, and why one is missing
     Devices(DevicesArgs),
     /// Print the licenses of llama.cpp and of what it bundles
@@ -281,6 +286,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub hybrid: HybridArgs,
 
+    #[command(flatten)]
+    pub store: StoreArgs,
+
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
@@ -342,6 +350,9 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub hybrid: HybridArgs,
+
+    #[command(flatten)]
+    pub store: StoreArgs,
 
     /// The prompt; `-`, or none with a pipe, reads it from standard input
     pub prompt: Option<String>,

@@ -14,6 +14,7 @@ mod provider;
 mod run;
 mod serve;
 mod state;
+mod store;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -76,6 +77,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(Command::Devices(args)) => ("devices", devices::main(&args)),
         Some(Command::State(command)) => (command.name(), state::main(&command)),
         Some(Command::Provider(command)) => ("provider check", provider::main(&command)),
+        Some(Command::Store(command)) => (command.name(), store::main(&command)),
         Some(Command::Licenses) => ("licenses", print(&licenses())),
         None => return ExitCode::from(2),
     };

@@ -24,7 +24,8 @@ pub(super) fn main(args: &RunArgs) -> Result<(), Failure> {
         tracing::warn!("HRX: {reason}");
     }
     let prompt = prompt_text(args)?;
-    let engine_config = config::engine_config(&mode, &args.model, &args.hybrid, 1)?;
+    let mut engine_config = config::engine_config(&mode, &args.model, &args.hybrid, 1)?;
+    engine_config.prefix_store = args.store.config(mode == Mode::Hybrid);
     let hybrid_config = match mode {
         Mode::Hybrid => Some(config::hybrid_config(&args.model, &args.hybrid)?),
         Mode::Local(_) => None,
@@ -85,6 +86,8 @@ async fn answer(backend: &Backend, args: &RunArgs, prompt: &str) -> Result<(), F
     let mut options = GenerateOptions {
         max_tokens: args.max_tokens,
         sampling: Sampling { temperature: args.temp, seed: args.seed, ..Sampling::default() },
+        // Of the store: nothing else is there yet.
+        reuse_prefix: true,
         ..GenerateOptions::default()
     };
     let tokens = prompt_tokens(backend, args, prompt, &mut options)?;

@@ -46,6 +46,7 @@ async fn serve(args: &ServeArgs, mode: Mode) -> Result<(), Failure> {
     let mut engine_config = config::engine_config(&mode, &args.model, &args.hybrid, args.parallel)?;
     engine_config.embeddings = args.endpoints.embeddings;
     engine_config.pooling = args.endpoints.pooling;
+    engine_config.prefix_store = args.store.config(mode == Mode::Hybrid);
     let hybrid_config = match mode {
         Mode::Hybrid => Some(config::hybrid_config(&args.model, &args.hybrid)?),
         Mode::Local(_) => None,

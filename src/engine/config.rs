@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::Pooling;
+use crate::store::StoreConfig;
 
 /// Where the weights and the KV cache live and where the work is done.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -124,6 +125,9 @@ pub struct EngineConfig {
     pub embeddings: bool,
     /// How a text's vectors become one; `None` as the model says.
     pub pooling: Option<Pooling>,
+    /// Keep the states of long prompts on disk, and restore from there; only for jobs that may reuse what is held
+    /// ([`GenerateOptions::reuse_prefix`](super::GenerateOptions::reuse_prefix)).
+    pub prefix_store: Option<StoreConfig>,
     /// Run one token through the model at load, so that the first request finds weights paged in.
     pub warmup: bool,
 }
@@ -163,6 +167,7 @@ impl EngineConfig {
             state_probe: Some(DEFAULT_STATE_PROBE),
             embeddings: false,
             pooling: None,
+            prefix_store: None,
             warmup: true,
         }
     }

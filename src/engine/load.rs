@@ -11,10 +11,12 @@ use crate::llama::{
     self, Batch, ChatTemplates, Context, ContextParams, KvType, Model, ModelParams, PoolingType, SeqId, Token,
 };
 use crate::state::{Layout, ModelFacts};
+use crate::store::Store;
 
 use super::device::{self, Selection};
 use super::probe::Probe;
 use super::restore::RestoreRules;
+use super::thread::stored::{self, Stored};
 use super::thread::{Command, Counts, DecodeLoop, Limits};
 use super::{
     CacheType, DEFAULT_N_CTX, EmbeddingKind, EngineConfig, FlashAttention, LoadError, ModelInfo, Pooling, Shared,
@@ -211,6 +213,7 @@ struct Ready {
     state_bytes_full: u64,
     layout: Result<Layout, String>,
     counts: Arc<Counts>,
+    store: Option<Arc<Store>>,
 }
 
 /// The context is made on the thread that will use it: its compute threads belong to that thread.
@@ -253,6 +256,7 @@ fn start_thread(
         info,
         end_tokens,
         layout: ready.layout,
+        store: ready.store,
         commands: Mutex::new(Some(commands)),
         thread: Mutex::new(Some(thread)),
     })
@@ -293,10 +297,14 @@ fn prepare(
     };
     let probe = Probe::new(model.clone(), params, config.state_probe);
     let is_pooled = limits.is_pooled;
-    let decode_loop = DecodeLoop::new(context, commands, limits, probe);
+    let store = config.prefix_store.as_ref();
+    let store = store.and_then(|store| stored::open(config, store, model, &limits.restore));
+    let stored =
+        store.clone().map(|store| Stored { store, probe: Probe::new(model.clone(), params, config.state_probe) });
+    let decode_loop = DecodeLoop::new(context, commands, limits, probe, stored);
     let counts = decode_loop.counts();
     Ok((
-        Ready { n_ctx, is_pooled, generates, n_ubatch: params.n_ubatch, state_bytes_full, layout, counts },
+        Ready { n_ctx, is_pooled, generates, n_ubatch: params.n_ubatch, state_bytes_full, layout, counts, store },
         decode_loop,
     ))
 }
@@ -322,7 +330,7 @@ fn learn(context: &mut Context, n_ctx: u32) -> (Result<Layout, String>, u64) {
         *size = context.state_size(seq);
         let tokens = vec![token; position + 1];
         layout = context
-            .state_sample(seq, &tokens)
+            .state_bytes(seq, &tokens)
             .map_err(|err| err.to_string())
             .and_then(|sample| Layout::learn(&sample, &facts(context.model())).map_err(|err| err.to_string()));
     }

@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 
 use crate::llama::{ChatTemplates, Model, Sampler, SamplerSpec, Token};
 use crate::state::Layout;
+use crate::store::Store;
 
 pub use config::{
     CacheType, DEFAULT_N_CTX, DEFAULT_PREFILL_CHUNK, DEFAULT_STATE_PROBE, Device, EngineConfig, FlashAttention,
@@ -84,6 +85,7 @@ struct Shared {
     end_tokens: Vec<Token>,
     /// The shape of this model's state files; the reason when there is none.
     layout: Result<Layout, String>,
+    store: Option<Arc<Store>>,
     commands: Mutex<Option<Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -95,7 +97,8 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// Ends the decode thread and waits for it, so that the context is gone before the model.
+    /// Ends the decode thread and waits for it, so that the context is gone before the model, and for states that are being
+    /// written.
     fn stop(&self) {
         if let Some(commands) = self.commands.lock().take() {
             // A thread that is gone already needs no word.
@@ -103,6 +106,9 @@ impl Shared {
         }
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
+        }
+        if let Some(store) = &self.store {
+            store.close();
         }
     }
 
@@ -347,6 +353,13 @@ impl Engine {
         answer.recv().unwrap_or(Err(EngineError::Stopped))
     }
 
+    /// How many of a prompt's first tokens could be taken from the prefix store; 0 when that is not worth it, or there is none.
+    pub fn n_stored(&self, prompt: &[Token]) -> usize {
+        let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
+        let found = self.shared.store.as_ref().and_then(|store| store.find(&ids, 0));
+        found.map_or(0, |found| found.n_tokens)
+    }
+
     /// Tells what [`generate`](Self::generate) would refuse at once, without starting anything.
     pub fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError> {
         self.check_prompt(prompt)?;
@@ -387,10 +400,11 @@ impl Engine {
             let (events, generation) = generation::channel(self.shared.clone());
             let restore = restore.clone().filter(|_| index == 0);
             // What the first job has evaluated is still there for the others.
-            let reuse_prefix = options.reuse_prefix || index > 0;
+            let (reuse_prefix, uses_store) = (options.reuse_prefix || index > 0, options.reuse_prefix);
             let options = GenerateOptions { reuse_prefix, ..options.clone() };
             let mut job = Job::new(tokens.clone(), restore, options, sampler, seed, Output::Events(events));
             job.cancel = generation.cancel_flag();
+            job.uses_store = uses_store;
             job.then = chain.take();
             chain = Some(Box::new(job));
             generations.push(generation);

@@ -138,7 +138,7 @@ impl Probe {
             }
             context.decode(&mut batch, Vec::new()).map_err(|err| err.to_string())?;
         }
-        context.state_sample(seq, tokens).map_err(|err| err.to_string())
+        context.state_bytes(seq, tokens).map_err(|err| err.to_string())
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) enum RestoreError {
     UnknownToken(Token),
     #[error("bad state file: somebody else wrote to it while it was read")]
     Changed,
+    #[error("bad state file: its bytes are not those that were written")]
+    Damaged,
     #[error("bad state file: {0}")]
     Values(Mismatch),
     #[error("llama.cpp refused the state file: {0}")]
@@ -62,6 +64,24 @@ pub(super) enum RestoreError {
     Positions { found: String, expected: usize },
     #[error("the last position could not be removed from the restored sequence")]
     StepBack,
+}
+
+impl RestoreError {
+    /// Whether it is the file that is bad, for everyone and for ever.
+    pub fn blames_file(&self) -> bool {
+        !matches!(
+            self,
+            Self::Open(_)
+                | Self::Unsupported(_)
+                | Self::StepBack
+                | Self::Bad(StateError::Read { .. } | StateError::Write { .. })
+        )
+    }
+
+    /// Whether the file was refused before anything of the sequence was touched.
+    pub fn leaves_sequence(&self) -> bool {
+        !matches!(self, Self::Load(_) | Self::Positions { .. } | Self::StepBack)
+    }
 }
 
 /// Loads the file into the empty sequence `seq` and leaves it at all tokens of the prompt but the last. Returns how many
@@ -100,11 +120,12 @@ pub(super) fn restore(
     Ok(next)
 }
 
-/// Loads the file of any prompt into the empty sequence `seq`, all of it. Returns the prompt.
+/// Loads the file of any prompt into the sequence `seq`, all of it. Until it was found good, the sequence stays as it is. Returns the prompt. `is_whole` sees the file's bytes.
 pub(super) fn restore_whole(
     context: &mut Context,
     seq: SeqId,
     path: &Path,
+    is_whole: &dyn Fn(&[u8]) -> bool,
     rules: &RestoreRules,
     probe: &mut Probe,
     memory: &mut ImageMemory,
@@ -120,7 +141,11 @@ pub(super) fn restore_whole(
     }
     let expect = Expect { ids: &header.ids, n_states: prompt.len(), n_ctx: rules.n_ctx, scan: rules.scan };
     let (mut image, body) = prove(file, header.version, layout, &expect, memory)?;
+    if !is_whole(image.bytes()) {
+        return Err(RestoreError::Damaged);
+    }
     let compared = compare_values(probe, image.bytes(), layout, &prompt)?;
+    context.clear_seq(seq);
     context.load_state(seq, image.bytes(), body).map_err(RestoreError::Load)?;
     memory.keep(image);
     expect_positions(context, seq, prompt.len(), prompt.len(), rules.n_swa)?;

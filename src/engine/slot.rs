@@ -31,6 +31,8 @@ pub(super) struct Job {
     pub seed: u32,
     pub output: Output,
     pub cancel: CancelFlag,
+    /// The prefix store may be asked, and may get the prompt.
+    pub uses_store: bool,
     /// The next job for the same sequence, before any that waits: further answers to the same prompt.
     pub then: Option<Box<Job>>,
     /// It is the second try, after the first found NaN in the memory.
@@ -58,7 +60,8 @@ impl Job {
         seed: u32,
         output: Output,
     ) -> Self {
-        Self { tokens, restore, options, sampler, seed, output, cancel: CancelFlag::new(), then: None, is_retry: false }
+        let (cancel, uses_store, then, is_retry) = (CancelFlag::new(), false, None, false);
+        Self { tokens, restore, options, sampler, seed, output, cancel, uses_store, then, is_retry }
     }
 
     pub fn fail(self, error: EngineError) {

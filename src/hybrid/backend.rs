@@ -19,6 +19,10 @@ pub(super) trait Backend: Send + Sync {
     fn check(&self, prompt: &[Token], options: &GenerateOptions) -> Result<(), EngineError>;
     /// How many tokens of a prompt's beginning need not be evaluated again.
     fn held(&self, prompt: &[Token]) -> Pin<Box<dyn Future<Output = usize> + Send>>;
+    /// Whether nearly all of the prompt is on disk from before, so that a provider would spare nothing.
+    fn has_stored(&self, _prompt: &[Token], _options: &GenerateOptions) -> bool {
+        false
+    }
     /// `n` answers.
     fn generate(&self, prompt: &[Token], options: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError>;
     /// `n` answers. The first event is `Event::Prompt`, or the error for which the file was refused.
@@ -42,6 +46,10 @@ impl Backend for Engine {
 
     fn held(&self, prompt: &[Token]) -> Pin<Box<dyn Future<Output = usize> + Send>> {
         Box::pin(self.held_prefix(prompt))
+    }
+
+    fn has_stored(&self, prompt: &[Token], options: &GenerateOptions) -> bool {
+        options.reuse_prefix && self.n_stored(prompt) * 10 >= prompt.len() * 9
     }
 
     fn generate(&self, prompt: &[Token], options: &GenerateOptions, n: usize) -> Result<Vec<Events>, EngineError> {

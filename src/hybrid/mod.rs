@@ -182,7 +182,7 @@ impl Hybrid {
         inner.backend.check(&prompt, &options)?;
         let place = inner.turns.enter().await.map_err(|_closed| EngineError::Stopped)?;
         let options = GenerateOptions { reuse_restored: inner.policy.lock().continues_slot(), ..options };
-        match self.choose(&prompt).await {
+        match self.choose(&prompt, &options).await? {
             Choice::HandOver(why) => {
                 self.say_choice(&prompt, "handed over", why);
                 self.hand_over(place, &prompt, &options, n).await
@@ -195,14 +195,18 @@ impl Hybrid {
         }
     }
 
-    async fn choose(&self, prompt: &[Token]) -> Choice {
+    async fn choose(&self, prompt: &[Token], options: &GenerateOptions) -> Result<Choice, EngineError> {
+        if self.is_stored(prompt, options).await? {
+            tracing::info!("the prefix store has this prompt of {} tokens: the provider is not asked", prompt.len());
+            return Ok(Choice::Here(None));
+        }
         // The operator is told of every request that there is no provider.
         if self.0.provider.is_none() {
-            return Choice::HandOver(None);
+            return Ok(Choice::HandOver(None));
         }
         let continues_slot = self.0.policy.lock().continues_slot();
         let n_held = if continues_slot { self.0.backend.held(prompt).await } else { 0 };
-        self.0.policy.lock().choose(prompt.len(), n_held, Instant::now())
+        Ok(self.0.policy.lock().choose(prompt.len(), n_held, Instant::now()))
     }
 
     fn say_choice(&self, prompt: &[Token], what: &str, why: Option<String>) {
@@ -313,6 +317,13 @@ impl Hybrid {
         }
         let line = Some((report, self.0.sink.clone()));
         Ok((events, Restored { since, prefill: finished.elapsed, prompt: Some(report), removal, line }))
+    }
+
+    /// See [`Backend::has_stored`], which may read files.
+    async fn is_stored(&self, prompt: &[Token], options: &GenerateOptions) -> Result<bool, EngineError> {
+        let (this, prompt, options) = (self.clone(), prompt.to_vec(), options.clone());
+        let asked = joined(tokio::task::spawn_blocking(move || this.0.backend.has_stored(&prompt, &options))).await;
+        asked.map_err(|_stopped| EngineError::Stopped)
     }
 
     /// Has the provider evaluate the prompt. The run is a task of its own: when this future is dropped, it still sees the

@@ -1,4 +1,4 @@
-//! Writing GGUF files: small models for tests and experiments, made with llama.cpp's own writer.
+//! GGUF files: where their parts lie, and writing small ones (models for tests and experiments) with llama.cpp's own writer.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -6,6 +6,33 @@ use std::ptr::NonNull;
 
 use super::Error;
 use super::strings::{c_path, c_string};
+
+/// Where the parts of a GGUF file lie, in bytes from its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// The first byte after metadata and tensor table: the weights begin here.
+    pub data: u64,
+    /// The first byte of each tensor's weights.
+    pub tensors: Vec<u64>,
+}
+
+/// Reads metadata and tensor table, no weights.
+pub fn outline(path: &Path) -> Result<Outline, Error> {
+    let path_text = c_path(path)?;
+    let params = llama_sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
+    // SAFETY: the path outlives the call; without `ctx` no tensors are made.
+    let gguf = NonNull::new(unsafe { llama_sys::gguf_init_from_file(path_text.as_ptr(), params) });
+    let gguf = gguf.ok_or_else(|| Error::Failed(format!("cannot read {}", path.display())))?;
+    // An owner that frees it.
+    let gguf = Writer { gguf, tensors: Vec::new() };
+    // SAFETY: the file's description is alive, and the indices are below its count.
+    unsafe {
+        let data = llama_sys::gguf_get_data_offset(gguf.gguf.as_ptr()) as u64;
+        let n_tensors = llama_sys::gguf_get_n_tensors(gguf.gguf.as_ptr());
+        let offset = |index| data + llama_sys::gguf_get_tensor_offset(gguf.gguf.as_ptr(), index) as u64;
+        Ok(Outline { data, tensors: (0..n_tensors).map(offset).collect() })
+    }
+}
 
 /// A GGUF file in the making: metadata and f32 tensors, all in memory until [`Writer::write`].
 pub struct Writer {

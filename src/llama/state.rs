@@ -1,16 +1,14 @@
 //! One sequence's state, to a file and from the bytes of one.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-
-use rustix::fs::MemfdFlags;
 
 use super::error::check;
 use super::log;
 use super::strings::c_path;
 use super::{Context, Error, SeqId, Token};
+
+/// Bytes that `llama_state_seq_get_data` puts in front of the memory: a mark of its own, and the sequence.
+const DATA_PREFIX: usize = 8;
 
 impl Context {
     /// Writes a sequence's state with the ids that it stands for (`llama_state_seq_save_file`). Returns bytes written.
@@ -80,7 +78,7 @@ impl Context {
 
     /// What llama.cpp puts in front of the memory in `llama_state_seq_get_data`: a mark of its own, and the sequence. Of an
     /// empty sequence there is little behind it.
-    fn data_prefix(&mut self, seq: SeqId) -> Result<[u8; 8], Error> {
+    fn data_prefix(&mut self, seq: SeqId) -> Result<[u8; DATA_PREFIX], Error> {
         let mut data = vec![0; usize::try_from(self.state_size(seq)).unwrap_or(0)];
         // SAFETY: the context is alive, and the buffer as long as is told. Standard exceptions are caught inside.
         unsafe { llama_sys::llama_state_seq_get_data(self.as_ptr(), data.as_mut_ptr(), data.len(), seq.0) };
@@ -121,16 +119,30 @@ impl Context {
         unsafe { llama_sys::llama_state_seq_get_size(self.as_ptr(), seq.0) as u64 }
     }
 
-    /// The bytes of the file that [`save_state`](Self::save_state) would write, for short sequences. Goes through a memory
-    /// file: what `llama_state_seq_get_data` gives begins differently.
-    pub fn state_sample(&mut self, seq: SeqId, tokens: &[Token]) -> Result<Vec<u8>, Error> {
-        let failed = |err: std::io::Error| Error::Failed(format!("memory file: {err}"));
-        let memory =
-            rustix::fs::memfd_create("onebit-sample", MemfdFlags::CLOEXEC).map_err(|err| failed(err.into()))?;
-        let mut file = File::from(memory);
-        self.save_state(seq, tokens, Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(failed)?;
+    /// The bytes of the file that [`save_state`](Self::save_state) would write.
+    ///
+    /// What `llama_state_seq_get_data` gives is the same memory behind eight bytes of its own, which the end of the header
+    /// takes the place of.
+    pub fn state_bytes(&mut self, seq: SeqId, tokens: &[Token]) -> Result<Vec<u8>, Error> {
+        let n_tokens = u32::try_from(tokens.len()).map_err(|_| Error::Invalid("too many tokens".to_owned()))?;
+        let mut header: Vec<u8> = Vec::with_capacity(12 + 4 * tokens.len());
+        for word in [llama_sys::LLAMA_STATE_SEQ_MAGIC, super::state_version(), n_tokens] {
+            header.extend(word.to_le_bytes());
+        }
+        tokens.iter().for_each(|token| header.extend(token.0.to_le_bytes()));
+
+        let size = usize::try_from(self.state_size(seq)).unwrap_or(0);
+        let start = header.len() - DATA_PREFIX;
+        let mut bytes = vec![0; start + size];
+        let data = &mut bytes[start..];
+        // SAFETY: the context is alive, and the buffer as long as is told. Standard exceptions are caught inside.
+        let (n_written, logged) = log::capture(|| unsafe {
+            llama_sys::llama_state_seq_get_data(self.as_ptr(), data.as_mut_ptr(), data.len(), seq.0)
+        });
+        if n_written != size || size < DATA_PREFIX {
+            return Err(Error::Failed(format!("llama.cpp gave {n_written} bytes of {size}: {logged}")));
+        }
+        bytes[..header.len()].copy_from_slice(&header);
         Ok(bytes)
     }
 }

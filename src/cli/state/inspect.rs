@@ -82,6 +82,13 @@ fn verdict(file: &mut StateFile, engine: &Engine, report: &Report) -> Result<Ver
     })
 }
 
+/// Why a server with this model would refuse the file.
+pub(super) fn refusal(file: &mut StateFile, engine: &Engine) -> Result<Option<String>, Failure> {
+    let report = state::inspect(&mut file.reader, file.len, engine.state_layout().ok());
+    let report = report.map_err(|error| file.bad(&error))?;
+    Ok(verdict(file, engine, &report)?.refusal)
+}
+
 /// The check that a handoff of exactly these tokens makes. How many fit is for the server's `--ctx-size` to say.
 fn check(file: &mut StateFile, engine: &Engine, report: &Report) -> Result<(), String> {
     let layout = engine.state_layout()?;

@@ -66,11 +66,11 @@ Exit codes: 0 converted, 1 it cannot be converted or OUT cannot be written, 2 wr
 pub struct CacheArgs {
     /// Type of the K cache that the file is for
     #[arg(long, value_name = "TYPE", default_value = "f16")]
-    cache_type_k: CacheType,
+    pub(super) cache_type_k: CacheType,
 
     /// Type of the V cache that the file is for
     #[arg(long, value_name = "TYPE", default_value = "f16")]
-    cache_type_v: CacheType,
+    pub(super) cache_type_v: CacheType,
 }
 
 impl StateCommand {
@@ -93,7 +93,7 @@ pub(super) fn main(command: &StateCommand) -> Result<(), Failure> {
 }
 
 /// Loads a model for its layout alone: on the CPU, with the smallest context.
-fn load(model: &Path, cache: &CacheArgs) -> Result<Engine, Failure> {
+pub(super) fn load(model: &Path, cache: &CacheArgs) -> Result<Engine, Failure> {
     let mut config = EngineConfig::new(model);
     config.device = Device::Cpu;
     config.n_ctx = Some(N_CTX);
@@ -101,6 +101,11 @@ fn load(model: &Path, cache: &CacheArgs) -> Result<Engine, Failure> {
     config.cache_type_v = cache.cache_type_v;
     config.flash_attention = FlashAttention::On;
     loading::load("onebit state", config, &Stop::default(), true)
+}
+
+/// What a server with this model has against a file, if anything.
+pub(super) fn refusal(path: &Path, engine: &Engine) -> Result<Option<String>, Failure> {
+    inspect::refusal(&mut StateFile::open(path)?, engine)
 }
 
 fn layout(engine: &Engine) -> Result<&Layout, Failure> {

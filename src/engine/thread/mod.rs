@@ -20,10 +20,12 @@ use super::{DecodeCounts, EngineError, PrefillReport};
 mod checkpoint;
 mod held;
 mod slot_work;
+pub(super) mod stored;
 
 pub(super) use slot_work::{SlotAction, SlotReport, SlotWork};
 
 use held::Held;
+use stored::Stored;
 
 /// What a handle may ask for.
 pub(super) enum Command {
@@ -75,6 +77,7 @@ pub(super) struct DecodeLoop {
     commands: Receiver<Command>,
     limits: Limits,
     probe: Probe,
+    stored: Option<Stored>,
     counts: Arc<Counts>,
     image_memory: ImageMemory,
     queue: VecDeque<Box<Job>>,
@@ -99,7 +102,13 @@ struct Share {
 }
 
 impl DecodeLoop {
-    pub fn new(context: Context, commands: Receiver<Command>, limits: Limits, probe: Probe) -> Self {
+    pub fn new(
+        context: Context,
+        commands: Receiver<Command>,
+        limits: Limits,
+        probe: Probe,
+        stored: Option<Stored>,
+    ) -> Self {
         let slots = (0..limits.n_seq).map(|_| None).collect();
         let held = (0..limits.n_seq).map(|_| Held::default()).collect();
         Self {
@@ -107,6 +116,7 @@ impl DecodeLoop {
             commands,
             limits,
             probe,
+            stored,
             counts: Arc::default(),
             image_memory: ImageMemory::default(),
             queue: VecDeque::new(),
@@ -224,14 +234,16 @@ impl DecodeLoop {
             return;
         }
         let Some(path) = &job.restore else {
-            let n_cached = if job.options.reuse_prefix { self.keep(seq, &held, &job.tokens) } else { 0 };
-            if n_cached == 0 {
-                self.context.clear_seq(seq_id);
-            }
+            let mut n_cached = if job.options.reuse_prefix { self.keep(seq, &held, &job.tokens) } else { 0 };
             self.held[seq].is_foreign = held.is_foreign && n_cached > 0;
             self.held[seq].checkpoints = held.checkpoints;
             self.held[seq].cut_checkpoints(n_cached);
-            self.occupy(seq, Slot::new(job, seq_id, n_cached, None));
+            let restore_time;
+            (n_cached, restore_time) = self.take_stored(seq, &job, n_cached);
+            if n_cached == 0 {
+                self.context.clear_seq(seq_id);
+            }
+            self.occupy(seq, Slot::new(job, seq_id, n_cached, restore_time));
             return;
         };
         self.context.clear_seq(seq_id);
@@ -246,7 +258,10 @@ impl DecodeLoop {
             &mut self.image_memory,
         );
         match restored {
-            Ok(n_restored) => self.occupy(seq, Slot::new(job, seq_id, n_restored, Some(started.elapsed()))),
+            Ok(n_restored) => {
+                self.occupy(seq, Slot::new(job, seq_id, n_restored, Some(started.elapsed())));
+                self.store_prompt(seq);
+            }
             Err(reason) => {
                 self.context.clear_seq(seq_id);
                 job.fail(EngineError::Restore(reason.to_string()));
@@ -319,7 +334,7 @@ impl DecodeLoop {
         let Some(slot) = self.slots[share.seq].as_mut() else { return };
         slot.n_past += share.n_tokens;
         slot.tell_progress();
-        let Some(index) = share.output else { return };
+        let Some(index) = share.output else { return self.store_prompt(share.seq) };
         let is_prompt = slot.next.is_none();
         let vocab = self.context.model().vocab();
         let outcome = self.context.logits(index).map_err(decode_error).and_then(|logits| {
@@ -344,6 +359,9 @@ impl DecodeLoop {
                 progress => progress.map(AfterLogits::Go),
             }
         });
+        if is_prompt && matches!(outcome, Ok(AfterLogits::Go(_))) {
+            self.store_prompt(share.seq);
+        }
         match outcome {
             Ok(AfterLogits::Go(Progress::Continue)) => {}
             Ok(AfterLogits::Go(Progress::Finished)) => self.free(share.seq),
@@ -390,10 +408,15 @@ impl DecodeLoop {
     /// once.
     fn free(&mut self, seq: usize) {
         let Some(slot) = self.slots[seq].take() else { return };
+        let uses_store = slot.job.uses_store;
         let (tokens, then) = slot.held();
         self.held[seq].cut_checkpoints(tokens.len());
+        let next = then.and_then(wanted);
+        if uses_store && next.is_none() {
+            self.store_tokens(seq, &tokens);
+        }
         self.held[seq].tokens = tokens;
-        if let Some(job) = then.and_then(wanted) {
+        if let Some(job) = next {
             self.begin(seq, *job);
         }
     }

@@ -60,17 +60,21 @@ impl DecodeLoop {
             }
             SlotAction::Restore(path) => {
                 let seq_id = seq_id(seq);
-                self.held[seq].clear();
-                self.context.clear_seq(seq_id);
                 let (rules, probe, memory) = (&self.limits.restore, &mut self.probe, &mut self.image_memory);
-                match restore::restore_whole(&mut self.context, seq_id, &path, rules, probe, memory) {
+                match restore::restore_whole(&mut self.context, seq_id, &path, &|_| true, rules, probe, memory) {
                     Ok(tokens) => {
                         let n_tokens = tokens.len();
+                        self.held[seq].clear();
                         self.held[seq].tokens = tokens;
                         Ok(SlotReport { n_tokens, n_bytes: 0 })
                     }
                     Err(reason) => {
-                        self.context.clear_seq(seq_id);
+                        if reason.leaves_sequence() {
+                            self.held[seq].tokens = tokens;
+                        } else {
+                            self.held[seq].clear();
+                            self.context.clear_seq(seq_id);
+                        }
                         Err(EngineError::Restore(reason.to_string()))
                     }
                 }

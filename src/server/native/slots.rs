@@ -64,6 +64,9 @@ fn file(state: &AppState, fields: &Fields) -> Result<(String, PathBuf), ApiError
     if !is_plain || name.contains(['/', '\\', '\0']) || name.starts_with('.') {
         return Err(ApiError::field("filename", "expected a plain name, without a folder"));
     }
+    if name.len() > 255 {
+        return Err(ApiError::field("filename", "is longer than the 255 bytes that a file's name may have"));
+    }
     Ok((name.to_owned(), folder.join(name)))
 }
 

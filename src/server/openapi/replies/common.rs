@@ -44,7 +44,7 @@ pub struct CompletionTokensDetails {
     reasoning_tokens: u64,
 }
 
-/// llama-server's. After a handoff, `prefill_ms` and `restore_ms` are what it took.
+/// llama-server's. After a handoff, `prefill_ms` and `restore_ms` are what it took; `restore_ms` alone is of the prefix store.
 #[derive(Serialize, ToSchema)]
 pub struct Timings {
     cache_n: u64,
