@@ -9,6 +9,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use crate::engine::{CacheType, FlashAttention};
 
 use super::access::AccessArgs;
+use super::bench::{self, BenchArgs};
 use super::defaults::DefaultsArgs;
 use super::endpoints::EndpointArgs;
 use super::provider::ProviderCommand;
@@ -27,6 +28,7 @@ use super::state::StateCommand;
   onebit run -m model.gguf \"Why is the sky blue?\"
   onebit state inspect prompt.state -m model.gguf
   onebit provider check npu-prefill -m model.gguf
+  onebit bench -m model.gguf
   onebit devices
 
 Exit codes: 0 done, 1 failed, 2 wrong or refused flags, 3 the model cannot be loaded, 5 --print-backend with hybrid."
@@ -66,6 +68,9 @@ Examples:
     /// Test a prefill provider
     #[command(subcommand)]
     Provider(ProviderCommand),
+    /// Measure prefill, handoff and decode of a model on this machine
+    #[command(after_help = bench::HELP)]
+    Bench(Box<BenchArgs>),
     /// List the devices of this build and this machine, and why one is missing
     Devices(DevicesArgs),
     /// Print the licenses of llama.cpp and of what it bundles
