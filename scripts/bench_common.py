@@ -98,18 +98,28 @@ class Connection:
 
     def __init__(self, port, timeout=600):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        self.used = time.monotonic()
 
     def send(self, path, body):
+        # Servers hang up on connections that were silent for some seconds; the next request then opens another.
+        if time.monotonic() - self.used > 2:
+            self.connection.close()
         self.connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         reply = self.connection.getresponse()
         if reply.status != 200:
             raise SystemExit(f"{path}: {reply.status}: {reply.read(500)}")
         return reply
 
+    def read(self, reply):
+        """The rest of a reply. The silence begins with its end."""
+        text = reply.read()
+        self.used = time.monotonic()
+        return text
+
     def seconds(self, path, body):
         """The time of a request, and its answer."""
         started = time.perf_counter()
-        text = self.send(path, body).read()
+        text = self.read(self.send(path, body))
         elapsed = time.perf_counter() - started
         return elapsed, json.loads(text)
 
@@ -119,6 +129,7 @@ class Connection:
         for line in reply:
             if line.startswith(b"data: {"):
                 yield json.loads(line[6:])
+        self.used = time.monotonic()
 
     def first_text(self, path, body):
         """Seconds to the first text of a streamed chat answer, the whole text, and the last event's timings."""

@@ -90,7 +90,10 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Runtime::new().map_err(|err| Failure::new(1, format!("cannot start: {err}")))?;
     let report = runtime.block_on(async {
         let interrupt = Interrupt::watch();
-        Bench { args, setup: &setup, interrupt: &interrupt, progress: progress(&setup) }.run().await
+        let bench = Bench { args, setup: &setup, interrupt: &interrupt, progress: progress(&setup) };
+        let report = bench.run().await;
+        bench.progress.finish_and_clear();
+        report
     })?;
     print(&if args.json { format!("{:#}\n", table::as_json(&report)) } else { table::text(&report) })?;
     let Some(path) = &args.svg else { return Ok(()) };
@@ -226,7 +229,6 @@ impl Bench<'_> {
         if let Some(mode) = &self.setup.hybrid {
             self.hybrid(mode, &mut rows).await?;
         }
-        self.progress.finish_and_clear();
         let origin = origin.ok_or_else(|| Failure::usage("--parallel: give at least one number"))?;
         Ok(Report { origin, rows })
     }
@@ -239,11 +241,9 @@ impl Bench<'_> {
 
     async fn load(&self, config: EngineConfig) -> Result<Engine, Failure> {
         let stop = self.interrupt.stop_loading.clone();
-        // Another bar of its own: two at a time would overwrite each other.
-        self.progress.set_draw_target(ProgressDrawTarget::hidden());
+        self.say("loading");
         let load = tokio::task::spawn_blocking(move || loading::load(NAME, config, &stop, true));
         let loaded = load.await.unwrap_or_else(|err| Err(Failure::new(1, format!("loading failed: {err}"))));
-        self.progress.set_draw_target(ProgressDrawTarget::stderr());
         if self.interrupt.token.is_cancelled() {
             return Err(self.interrupt.failure());
         }
