@@ -128,7 +128,7 @@ pub(super) async fn handoff(hybrid: &Hybrid, prompt: Vec<Token>, n_gen: u32) -> 
     if prompt.restore.is_none() {
         return Err(Failure::new(1, "the prompt was not handed over"));
     }
-    // Nothing to see in the text of one token; the end of the answer would come with it then.
+    // An answer without any text has its first byte at its end.
     let ended = first_text(&mut answer).await?;
     let first_byte = started.elapsed();
     let report = match ended {
