@@ -129,7 +129,8 @@ class Connection:
         for line in reply:
             if line.startswith(b"data: {"):
                 yield json.loads(line[6:])
-        self.used = time.monotonic()
+        # llama-server hangs up after a stream, so both sides begin anew.
+        self.connection.close()
 
     def first_text(self, path, body):
         """Seconds to the first text of a streamed chat answer, the whole text, and the last event's timings."""
