@@ -10,6 +10,7 @@ use crate::engine::{CacheType, DEFAULT_PREFILL_CHUNK, FlashAttention};
 use crate::hybrid::HandoffMode;
 
 use super::access::AccessArgs;
+use super::bench::{self, BenchArgs};
 use super::defaults::DefaultsArgs;
 use super::endpoints::EndpointArgs;
 use super::provider::ProviderCommand;
@@ -30,6 +31,7 @@ use super::store::{StoreArgs, StoreCommand};
   onebit state inspect prompt.state -m model.gguf
   onebit provider check npu-prefill -m model.gguf
   onebit store ls ~/.cache/onebit/prompts
+  onebit bench -m model.gguf
   onebit devices
 
 Exit codes: 0 done, 1 failed, 2 wrong or refused flags, 3 the model cannot be loaded, 5 --print-backend with hybrid."
@@ -72,6 +74,9 @@ Examples:
     /// List, verify and remove the states of a prefix store
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Measure prefill, handoff and decode of a model on this machine
+    #[command(after_help = bench::HELP)]
+    Bench(Box<BenchArgs>),
     /// List the devices of this build and this machine, and why one is missing
     Devices(DevicesArgs),
     /// Print the licenses of llama.cpp and of what it bundles

@@ -2,6 +2,7 @@
 
 mod access;
 mod args;
+mod bench;
 mod config;
 mod defaults;
 mod devices;
@@ -78,6 +79,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(Command::State(command)) => (command.name(), state::main(&command)),
         Some(Command::Provider(command)) => ("provider check", provider::main(&command)),
         Some(Command::Store(command)) => (command.name(), store::main(&command)),
+        Some(Command::Bench(args)) => ("bench", bench::main(&args)),
         Some(Command::Licenses) => ("licenses", print(&licenses())),
         None => return ExitCode::from(2),
     };
