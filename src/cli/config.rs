@@ -143,6 +143,7 @@ pub fn hybrid_config(model: &ModelArgs, args: &HybridArgs) -> Result<HybridConfi
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
     Ok(HybridConfig {
         provider: args.prefill_provider.clone().filter(|path| !path.as_os_str().is_empty()),
+        mode: args.prefill_mode.into(),
         elfs: args.prefill_elfs.clone().filter(|path| !path.as_os_str().is_empty()),
         model: model.model.clone(),
         timeout: timeout

@@ -5,7 +5,7 @@
 //! `docs/hybrid.md`.
 //!
 //! The files in the order to read them: this one; `runner` (command line, deadline) over `process` and `output` (the
-//! process and its pipes); [`supervisor`]; `slot_dir` (where the files pass); `report` (the provider's answer and our
+//! process and its pipes); `resident` (a provider that stays), `mode` (either of the two); [`supervisor`]; `slot_dir` (where the files pass); `report` (the provider's answer and our
 //! lines); `handoff` (the stream); `error`; `backend` (the engine as a trait). [`conformance`] stands beside all this: it runs a
 //! provider to find out what is wrong with it.
 
@@ -15,9 +15,11 @@ mod backend;
 pub mod conformance;
 mod error;
 mod handoff;
+mod mode;
 mod output;
 mod process;
 mod report;
+mod resident;
 mod runner;
 mod slot_dir;
 pub mod supervisor;
@@ -36,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::HybridError;
 pub use handoff::Handoff;
+pub use mode::PrefillMode;
 pub use report::LineSink;
 pub use runner::BACKEND_URL_VARIABLE;
 
@@ -44,8 +47,9 @@ use crate::llama::Token;
 use backend::{Backend, Events};
 use error::os_reason;
 use handoff::{Restored, Turn};
+use mode::AnyRunner;
 use report::{Reply, fallback_line};
-use runner::{Finished, Runner};
+use runner::Finished;
 use slot_dir::{RunDir, SlotDir};
 
 /// How long [`Hybrid::close`] waits for a provider to be gone; longer than killing one may take.
@@ -56,6 +60,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(7);
 pub struct HybridConfig {
     /// The provider's program: a path, or a bare name to be found in `PATH`. `None` falls back for every request.
     pub provider: Option<PathBuf>,
+    /// Whether it is started for each prompt, or once.
+    pub mode: PrefillMode,
     /// Passed on as `--elfs`.
     pub elfs: Option<PathBuf>,
     /// Passed on as `--model`.
@@ -80,7 +86,7 @@ pub struct Hybrid(Arc<Inner>);
 struct Inner {
     backend: Box<dyn Backend>,
     /// `None` without a provider.
-    provider: Option<(Runner, SlotDir)>,
+    provider: Option<(AnyRunner, SlotDir)>,
     sink: LineSink,
     backend_url: RwLock<Option<String>>,
     /// One permit: requests wait in the order they came.
@@ -126,7 +132,7 @@ impl Hybrid {
     }
 
     fn with_backend(backend: Box<dyn Backend>, config: HybridConfig, n_bytes: u64) -> Result<Hybrid, HybridError> {
-        let runner = Runner::new(&config)
+        let runner = AnyRunner::new(&config)
             .map_err(|error| HybridError::SlotDir { path: PathBuf::from("."), reason: os_reason(&error) })?;
         let provider = match runner {
             Some(runner) => Some((runner, SlotDir::new(config.slot_dir.as_deref(), n_bytes)?)),
@@ -205,7 +211,8 @@ impl Hybrid {
         self.0.slot.close();
         self.0.stop.cancel();
         let _ = tokio::time::timeout(CLOSE_LIMIT, self.0.running.lock()).await;
-        if let Some((_, slot_dir)) = &self.0.provider {
+        if let Some((runner, slot_dir)) = &self.0.provider {
+            runner.close().await;
             slot_dir.close();
         }
     }

@@ -85,6 +85,7 @@ impl Bench {
         let collected = Collected::default();
         let config = HybridConfig {
             provider: (!provider.is_empty()).then(|| script(base.path(), "provider", &provider)),
+            mode: PrefillMode::OneShot,
             elfs: None,
             model: "model.gguf".into(),
             timeout: Duration::from_secs(20),

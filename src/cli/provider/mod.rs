@@ -12,6 +12,7 @@ use crate::engine::{CacheType, Engine, EngineConfig, FlashAttention};
 use crate::hybrid::conformance::{self, CheckError, Report, Settings, limits};
 use crate::hybrid::{HybridConfig, LineSink};
 
+use super::args::PrefillModeArg;
 use super::config::{Mode, supervisor};
 use super::loading::{self, Stop};
 use super::run::signalled;
@@ -48,6 +49,10 @@ pub struct CheckArgs {
     #[arg(short, long, value_name = "FILE", env = "ONEBIT_MODEL")]
     model: PathBuf,
 
+    /// Check it as a program that is started for each prompt, or as one that is started once (docs/hybrid.md, version 1.1)
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = PrefillModeArg::Oneshot)]
+    prefill_mode: PrefillModeArg,
+
     /// Folder that is passed on to the provider as --elfs
     #[arg(long, value_name = "DIR", env = "ONEBIT_HYBRID_ELFS")]
     elfs: Option<PathBuf>,
@@ -57,7 +62,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "X", default_value_t = limits::MAX_KL)]
     max_kl: f64,
 
-    /// Seconds that one run of the provider may take
+    /// Seconds that the provider may take for one prompt
     #[arg(long, value_name = "S", default_value_t = 120.0)]
     timeout: f64,
 
@@ -124,6 +129,7 @@ fn settings(args: &CheckArgs) -> Result<Settings, Failure> {
     }
     let hybrid = HybridConfig {
         provider: Some(args.program.clone()),
+        mode: args.prefill_mode.into(),
         elfs: args.elfs.clone().filter(|path| !path.as_os_str().is_empty()),
         model: args.model.clone(),
         timeout,
