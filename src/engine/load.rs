@@ -280,6 +280,7 @@ fn prepare(
         n_ctx: n_ctx as usize,
         n_seq: config.n_seq as usize,
         n_batch: context.n_batch() as usize,
+        n_ubatch: params.n_ubatch as usize,
         is_pooled: context.is_pooled(),
         max_seq_per_batch,
         restore: RestoreRules {

@@ -258,7 +258,9 @@ impl Engine {
     }
 
     /// As [`prefill_to_file`](Self::prefill_to_file), going on from what a sequence still holds of the prompt
-    /// ([`GenerateOptions::reuse_prefix`]): the file holds the same positions, with values that may be rounded otherwise.
+    /// ([`GenerateOptions::reuse_prefix`]) in whole passes ([`ModelInfo::n_ubatch`] tokens). On an engine that does nothing else,
+    /// the file is bit for bit that of a cold run; where the memory cannot step back, only a prompt that goes on from the
+    /// end of the last one is a gain, and its values may be rounded otherwise.
     pub fn prefill_more_to_file(
         &self,
         prompt: impl Into<Prompt>,

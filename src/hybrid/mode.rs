@@ -4,7 +4,7 @@ use std::io;
 
 use tokio_util::sync::CancellationToken;
 
-use super::resident::Resident;
+use super::resident::{Resident, Rules, Tally};
 use super::runner::{Finished, Runner};
 use super::slot_dir::RunDir;
 use super::{HybridConfig, HybridError};
@@ -28,10 +28,15 @@ pub(super) enum AnyRunner {
 impl AnyRunner {
     /// `None` when no provider is named.
     pub(super) fn new(config: &HybridConfig) -> io::Result<Option<Self>> {
+        Self::with_rules(config, Rules::Serving)
+    }
+
+    /// As [`new`](Self::new), for a resident one with these rules.
+    pub(super) fn with_rules(config: &HybridConfig, rules: Rules) -> io::Result<Option<Self>> {
         let runner = Runner::new(config)?;
         Ok(runner.map(|runner| match config.mode {
             PrefillMode::OneShot => Self::OneShot(runner),
-            PrefillMode::Resident => Self::Resident(Resident::new(runner)),
+            PrefillMode::Resident => Self::Resident(Resident::new(runner, rules)),
         }))
     }
 
@@ -46,6 +51,14 @@ impl AnyRunner {
         match self {
             Self::OneShot(runner) => runner.run(run_dir, n_asked, backend_url, cancel).await,
             Self::Resident(resident) => resident.run(run_dir, n_asked, backend_url, cancel).await,
+        }
+    }
+
+    /// What became of a resident process so far.
+    pub(super) fn tally(&self) -> Option<Tally> {
+        match self {
+            Self::OneShot(_) => None,
+            Self::Resident(resident) => Some(resident.tally()),
         }
     }
 

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
-    sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
 };
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use tokio::io::AsyncReadExt;
@@ -94,6 +94,10 @@ fn supervise(program: OsString, args: Vec<OsString>, has_stdin: bool) -> io::Res
                 return Ok(127);
             }
         };
+        // A resident provider that closes its stdout is at its end, which the server must see: so it is not ours too.
+        if has_stdin && let Ok(nowhere) = std::fs::File::options().write(true).open("/dev/null") {
+            let _ = rustix::stdio::dup2_stdout(nowhere);
+        }
         lifeline.tell(Message::Started(provider.as_raw_pid()));
         until_over(provider, &mut lifeline, &mut signals).await;
         let status = end_everything(provider, &mut signals).await;

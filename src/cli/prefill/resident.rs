@@ -54,7 +54,11 @@ impl Resident {
         };
         let mut answer = json!({"id": request["id"]});
         let fields = match self.evaluate(request) {
-            Ok(report) => reply(&report),
+            Ok(report) => {
+                let mut fields = reply(&report);
+                fields["n_cached"] = report.n_cached.into();
+                fields
+            }
             Err(failure) => json!({"error": failure.message}),
         };
         if let (Value::Object(answer), Value::Object(fields)) = (&mut answer, fields) {
@@ -64,8 +68,8 @@ impl Resident {
     }
 
     fn evaluate(&mut self, request: Value) -> Result<PrefillReport, Failure> {
-        let request: Request =
-            serde_json::from_value(request).map_err(|err| Failure::usage(format!("the request is no request: {err}")))?;
+        let request: Request = serde_json::from_value(request)
+            .map_err(|err| Failure::usage(format!("the request is no request: {err}")))?;
         let ids: Vec<Token> = read_ids(&request.tokens)?;
         let engine = self.engine_for(ids.len())?;
         // What the last prompt had in common with this one is still there.

@@ -59,6 +59,19 @@ impl DecodeLoop {
         }
     }
 
+    /// As [`keep`](Self::keep), so that the result is bit for bit that of a cold run: kernels round otherwise in passes of
+    /// another size, so only whole passes stay, which a cold run evaluates alike. The last token of what is held was evaluated
+    /// alone, so its pass was not whole. A memory that cannot step back has no such choice, and goes on from its end.
+    pub(super) fn keep_whole_passes(&mut self, seq: SeqId, held: &[Token], prompt: &[Token]) -> usize {
+        let n_ubatch = self.limits.n_ubatch.max(1);
+        let n_common = common_prefix(held, prompt).min(prompt.len().saturating_sub(1));
+        if n_common == held.len() && !self.limits.restore.can_step_back {
+            return self.keep(seq, held, prompt);
+        }
+        let n_whole = n_common.min(held.len().saturating_sub(1)) / n_ubatch * n_ubatch;
+        self.keep(seq, held, &prompt[..(n_whole + 1).min(prompt.len())])
+    }
+
     /// Whether position `next` can be evaluated on what the memory holds: a running state has no past, and a window may have
     /// moved beyond the tokens that this position attends to.
     fn reaches_back(&self, seq: SeqId, n_held: usize, next: usize) -> bool {

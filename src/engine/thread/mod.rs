@@ -39,6 +39,8 @@ pub(super) struct Limits {
     pub n_seq: usize,
     /// Tokens in one batch.
     pub n_batch: usize,
+    /// Tokens in one pass over the graph.
+    pub n_ubatch: usize,
     /// Whether an embedding is one vector.
     pub is_pooled: bool,
     /// Sequences in one batch; 1 on HRX.
@@ -196,7 +198,11 @@ impl DecodeLoop {
             return;
         }
         let Some(path) = &job.restore else {
-            let n_cached = if job.options.reuse_prefix { self.keep(seq_id, &held.tokens, &job.tokens) } else { 0 };
+            let n_cached = match &job.output {
+                _ if !job.options.reuse_prefix => 0,
+                Output::File { .. } => self.keep_whole_passes(seq_id, &held.tokens, &job.tokens),
+                _ => self.keep(seq_id, &held.tokens, &job.tokens),
+            };
             if n_cached == 0 {
                 self.context.clear_seq(seq_id);
             }
@@ -334,6 +340,7 @@ impl DecodeLoop {
         let report = saved
             .map(|n_bytes| PrefillReport {
                 n_tokens: slot.job.tokens.len(),
+                n_cached: prompt.n_cached,
                 argmax: prompt.argmax,
                 evaluate: prompt.evaluate,
                 save: started.elapsed(),

@@ -59,11 +59,7 @@ pub(super) struct Tally {
 }
 
 impl Resident {
-    pub(super) fn new(call: Runner) -> Self {
-        Self::with_rules(call, Rules::Serving)
-    }
-
-    pub(super) fn with_rules(call: Runner, rules: Rules) -> Self {
+    pub(super) fn new(call: Runner, rules: Rules) -> Self {
         Self { call, rules, stop: CancellationToken::new(), worker: Mutex::new(None), tally: Arc::default() }
     }
 
