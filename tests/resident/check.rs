@@ -54,9 +54,7 @@ fn the_reference_provider_passes_with_every_memory() {
 
 #[test]
 fn a_scripted_one_passes_and_its_noise_is_told() {
-    let refuse = "if ! work; then echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no\\\"}\"; continue; fi";
-    let bench =
-        Bench::new(&format!("[ -f \"$2\" ] || exit 3; {}", scripted("echo hello", &format!("{refuse}; answer"))));
+    let bench = Bench::new(&scripted("echo hello", "answer"));
     let (code, report) = check(&bench.provider(), &model::tiny(), &[]);
     assert_eq!((code, faults(&report)), (Some(0), vec![]), "{report:#}");
     let note = report["notes"][0].as_str().unwrap();
@@ -66,14 +64,14 @@ fn a_scripted_one_passes_and_its_noise_is_told() {
 /// Each with some of the lines that must be among its faults.
 #[test]
 fn faults_of_the_protocol() {
-    let wrong_id = "work; echo \"{\\\"id\\\":$((id + 1)),${said#?}\"";
+    let wrong_id = "if work; then id=$((id + 1)); say; else refuse; fi";
     let rows: [(&str, String, &[&str]); 6] = [
         (
             "answers under another id",
             scripted("", wrong_id),
             &["2 tokens: the provider answers under the id 3, where 2 was asked", "one answer for a request: "],
         ),
-        ("answers twice", scripted("", "answer; answer"), &["one answer for a request: "]),
+        ("answers twice", scripted("", "if work; then say; say; else refuse; fi"), &["one answer for a request: "]),
         (
             "answers nothing",
             "while read -r line; do :; done".to_owned(),

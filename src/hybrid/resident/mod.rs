@@ -119,3 +119,6 @@ impl Drop for Resident {
         self.stop.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests;
