@@ -66,7 +66,7 @@ pub struct HybridConfig {
     pub elfs: Option<PathBuf>,
     /// Passed on as `--model`.
     pub model: PathBuf,
-    /// How long one run of the provider may take.
+    /// How long the provider may take for one prompt.
     pub timeout: Duration,
     /// Where the slot directory is made; `None` chooses `/dev/shm` when two full states fit there, else the temporary
     /// directory.

@@ -1,5 +1,7 @@
 //! `--prefill-mode resident`: one provider process for all requests, whatever becomes of it.
 
+#![cfg(target_os = "linux")]
+
 #[path = "../common/mod.rs"]
 mod common;
 

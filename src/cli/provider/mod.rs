@@ -25,7 +25,7 @@ pub enum ProviderCommand {
     /// Find out whether a program is a prefill provider, and what is wrong with it if not
     #[command(
         after_help = "Runs PROGRAM on prompts of 1 to 2000 tokens and on a repeated phrase, unicode and special tokens, and compares its
-state files with those this build computes itself; then makes sure that it fails when it must. Columns: the contract (argv,
+state files with those this build computes itself; then makes sure that it fails when it must, and that a resident one stays. Columns: the contract (argv,
 exit status, reply, file), the file's structure, the largest relative error of a tensor, the argmax, the KL divergence of the
 next token's distribution in nats, how many of 32 greedy tokens agree, and the time of the whole run. A fault is said in one
 line each. docs/writing-a-provider.md has the limits and the reasons for them.
@@ -33,6 +33,7 @@ line each. docs/writing-a-provider.md has the limits and the reasons for them.
 Examples:
   onebit provider check onebit-prefill -m model.gguf
   onebit provider check ./npu-prefill -m model.gguf --elfs ./kernels --timeout 600
+  onebit provider check ./npu-prefill -m model.gguf --prefill-mode resident
   onebit provider check ./npu-prefill -m model.gguf --json | jq '.prompts[] | select(.faults != [])'
 
 Exit codes: 0 nothing is wrong, 1 something is, 2 wrong flags, 3 the model cannot be loaded."

@@ -15,7 +15,7 @@ use tokio::net::unix::pipe;
 use super::protocol::{self, Line, Lines};
 use super::{Rules, Tally};
 use crate::hybrid::HybridError;
-use crate::hybrid::error::os_reason;
+use crate::hybrid::error::{os_reason, quote};
 use crate::hybrid::output::Output;
 use crate::hybrid::process::{Process, Program};
 use crate::hybrid::report::Reply;
@@ -138,7 +138,7 @@ impl Live {
     /// Goes through the lines that have come up to the answer to `asked`, if it is there.
     fn take_answer(&mut self, asked: Option<u64>) -> Option<Result<Reply, HybridError>> {
         while let Some(line) = self.lines.next() {
-            let text = || String::from_utf8_lossy(&line);
+            let text = || quote(String::from_utf8_lossy(&line));
             match protocol::read(&line, asked) {
                 Line::Answer(answer) => return Some(answer),
                 Line::Other(answered) => {

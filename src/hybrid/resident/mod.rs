@@ -81,7 +81,7 @@ impl Resident {
         let (reply, answer) = oneshot::channel();
         self.send(Ask { run_dir: run_dir.clone(), n_asked, backend_url, reply })?;
         tokio::select! {
-            answer = answer => answer.unwrap_or(Err(HybridError::Stopped)),
+            answer = answer => answer.unwrap_or_else(|_| Err(self.gone())),
             () = cancel.cancelled() => Err(HybridError::Stopped),
         }
     }
@@ -110,7 +110,15 @@ impl Resident {
         });
         let sent = handle.asks.send(ask);
         *worker = Some(handle);
-        sent.map_err(|_| HybridError::Stopped)
+        sent.map_err(|_| self.gone())
+    }
+
+    /// Why the worker does not answer: it was told to end, or that is a fault of ours, which the client need not feel.
+    fn gone(&self) -> HybridError {
+        match self.stop.is_cancelled() {
+            true => HybridError::Stopped,
+            false => HybridError::Supervisor("the task that speaks to it has ended".to_owned()),
+        }
     }
 }
 
