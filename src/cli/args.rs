@@ -7,7 +7,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::engine::{CacheType, DEFAULT_PREFILL_CHUNK, FlashAttention};
-use crate::hybrid::HandoffMode;
+use crate::hybrid::{HandoffMode, PrefillMode};
 
 use super::access::AccessArgs;
 use super::bench::{self, BenchArgs};
@@ -217,11 +217,15 @@ pub struct HybridArgs {
     #[arg(long, value_name = "PROGRAM", env = "ONEBIT_HYBRID_PREFILL", value_parser = maybe_empty())]
     pub prefill_provider: Option<PathBuf>,
 
+    /// Start it for each prompt, or once, with --resident, for all of them (docs/hybrid.md, version 1.1)
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = PrefillModeArg::Oneshot, env = "ONEBIT_PREFILL_MODE")]
+    pub prefill_mode: PrefillModeArg,
+
     /// Folder that is passed on to it as --elfs
     #[arg(long, value_name = "DIR", env = "ONEBIT_HYBRID_ELFS", value_parser = maybe_empty())]
     pub prefill_elfs: Option<PathBuf>,
 
-    /// Seconds that one run of it may take
+    /// Seconds that it may take for one prompt
     #[arg(long, value_name = "S", default_value_t = 120.0)]
     pub prefill_timeout: f64,
 
@@ -265,6 +269,23 @@ impl From<HandoffArg> for HandoffMode {
             HandoffArg::Always => Self::Always,
             HandoffArg::Auto => Self::Auto,
             HandoffArg::Never => Self::Never,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrefillModeArg {
+    /// A variable that is set to nothing counts as not set.
+    #[value(alias = "")]
+    Oneshot,
+    Resident,
+}
+
+impl From<PrefillModeArg> for PrefillMode {
+    fn from(arg: PrefillModeArg) -> Self {
+        match arg {
+            PrefillModeArg::Oneshot => PrefillMode::OneShot,
+            PrefillModeArg::Resident => PrefillMode::Resident,
         }
     }
 }

@@ -144,6 +144,7 @@ pub fn hybrid_config(model: &ModelArgs, args: &HybridArgs) -> Result<HybridConfi
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
     Ok(HybridConfig {
         provider: args.prefill_provider.clone().filter(|path| !path.as_os_str().is_empty()),
+        mode: args.prefill_mode.into(),
         elfs: args.prefill_elfs.clone().filter(|path| !path.as_os_str().is_empty()),
         model: model.model.clone(),
         timeout: timeout
@@ -151,7 +152,7 @@ pub fn hybrid_config(model: &ModelArgs, args: &HybridArgs) -> Result<HybridConfi
         slot_dir: args.slot_dir.clone(),
         supervisor: supervisor(),
         report: LineSink::stderr(),
-        mode: args.handoff.into(),
+        handoff: args.handoff.into(),
         min_tokens: args.handoff_min_tokens,
         prefill_ahead: args.prefill_ahead,
     })

@@ -1,6 +1,8 @@
 //! `onebit-prefill`: the reference prefill provider. It meets the contract of docs/hybrid.md with this library, on any
 //! device of the build, so that `--device hybrid` works on every machine and authors have something to compare with.
 
+mod resident;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,7 +10,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde_json::json;
 
-use crate::engine::{CacheType, Device, Engine, EngineConfig, FlashAttention, PrefillReport};
+use crate::engine::{CacheType, Device, Engine, EngineConfig, EngineError, FlashAttention, PrefillReport};
 use crate::llama::Token;
 
 use super::{Failure, config::Mode, exit_code, print, require_replaceable, start_log};
@@ -20,19 +22,32 @@ use super::{Failure, config::Mode, exit_code, print, require_replaceable, start_
     version,
     after_help = "Prints one JSON line: {\"n_tokens\": N, \"argmax\": id, \"prefill_ms\": x}
 
-Example:
+With --resident it reads one JSON line for each prompt from stdin, {\"id\": 1, \"tokens\": FILE, \"out\": FILE}, and answers it with
+{\"id\": 1, \"n_tokens\": N, \"argmax\": id, \"prefill_ms\": x} or {\"id\": 1, \"error\": why}, until stdin ends.
+
+Examples:
   printf '1\\n15\\n27\\n' > ids && onebit-prefill --tokens ids --out state --model model.gguf
+  echo '{\"id\": 1, \"tokens\": \"ids\", \"out\": \"state\"}' | onebit-prefill --model model.gguf --resident
 
 Exit codes: 0 done, 1 failed, 2 wrong flags or ids, 3 the model cannot be loaded."
 )]
 struct PrefillArgs {
     /// File with the prompt's token ids, one decimal number per line
-    #[arg(long, value_name = "FILE")]
-    tokens: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "resident")]
+    tokens: Option<PathBuf>,
 
     /// State file to write
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "resident")]
+    out: Option<PathBuf>,
+
+    /// Stay, and take prompts from stdin (docs/hybrid.md, version 1.1)
+    #[arg(long, conflicts_with_all = ["tokens", "out"])]
+    resident: bool,
+
+    /// With --resident, the context length in tokens; a longer prompt is answered with an error [default: the model's,
+    /// at most 8192, and the model is loaded anew with more for a longer prompt]
+    #[arg(long, value_name = "N", env = "ONEBIT_PREFILL_CTX_SIZE", value_parser = clap::value_parser!(u32).range(1..))]
+    ctx_size: Option<u32>,
 
     /// GGUF file
     #[arg(long, value_name = "FILE")]
@@ -73,13 +88,24 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(args: &PrefillArgs) -> Result<(), Failure> {
-    let ids = read_ids(&args.tokens)?;
-    let engine = Engine::load(engine_config(args, ids.len())?)?;
-    let report = prefill(&engine, ids, &args.out)?;
+    let (Some(tokens), Some(out)) = (&args.tokens, &args.out) else { return resident::run(args) };
+    let ids = read_ids(tokens)?;
+    let mut config = engine_config(args)?;
+    config.n_ctx = Some(context_for(ids.len()));
+    let engine = Engine::load(config)?;
+    let report = prefill(out, |path| engine.prefill_to_file(ids, path))?;
     engine.shutdown();
+    print(&format!("{}\n", reply(&report)))
+}
+
+fn reply(report: &PrefillReport) -> serde_json::Value {
     let milliseconds = (report.evaluate.as_secs_f64() * 1e6).round() / 1e3;
-    let reply = json!({"n_tokens": report.n_tokens, "argmax": report.argmax.0, "prefill_ms": milliseconds});
-    print(&format!("{reply}\n"))
+    json!({"n_tokens": report.n_tokens, "argmax": report.argmax.0, "prefill_ms": milliseconds})
+}
+
+/// Room for one more, which the engine wants to see; a state file does not depend on the size of the context.
+fn context_for(n_ids: usize) -> u32 {
+    u32::try_from(n_ids.saturating_add(1)).unwrap_or(u32::MAX)
 }
 
 /// One id per line; empty lines count for nothing.
@@ -99,14 +125,12 @@ fn read_ids(path: &Path) -> Result<Vec<Token>, Failure> {
     Ok(ids)
 }
 
-fn engine_config(args: &PrefillArgs, n_ids: usize) -> Result<EngineConfig, Failure> {
+fn engine_config(args: &PrefillArgs) -> Result<EngineConfig, Failure> {
     let Mode::Local(device) = Mode::parse(&args.device) else {
         return Err(Failure::usage("--device hybrid: a provider computes by itself"));
     };
     let mut config = EngineConfig::new(&args.model);
     config.device = if device == Device::Auto { Device::Auto } else { device };
-    // Room for one more, which the engine wants to see; a state file does not depend on the size of the context.
-    config.n_ctx = Some(u32::try_from(n_ids + 1).unwrap_or(u32::MAX));
     config.n_threads = args.threads;
     config.cache_type_k = args.cache_type_k;
     config.cache_type_v = args.cache_type_v;
@@ -116,12 +140,15 @@ fn engine_config(args: &PrefillArgs, n_ids: usize) -> Result<EngineConfig, Failu
 }
 
 /// Writes under a temporary name and renames, so that nobody ever sees half a file.
-fn prefill(engine: &Engine, ids: Vec<Token>, out: &Path) -> Result<PrefillReport, Failure> {
+fn prefill(
+    out: &Path,
+    write: impl FnOnce(&Path) -> Result<PrefillReport, EngineError>,
+) -> Result<PrefillReport, Failure> {
     require_replaceable(out)?;
     let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot_write = |err: std::io::Error| Failure::new(1, format!("--out {}: {err}", out.display()));
     let partial = tempfile::Builder::new().prefix(".prefill-").tempfile_in(folder).map_err(cannot_write)?;
-    let report = engine.prefill_to_file(ids, partial.path()).map_err(|err| Failure::new(1, err.to_string()))?;
+    let report = write(partial.path()).map_err(|err| Failure::new(1, err.to_string()))?;
     partial.persist(out).map_err(|err| cannot_write(err.error))?;
     Ok(report)
 }

@@ -285,6 +285,7 @@ fn prepare(
         n_seq: config.n_seq as usize,
         n_batch: context.n_batch() as usize,
         prefill_chunk: (config.prefill_chunk as usize).max(1),
+        n_ubatch: params.n_ubatch as usize,
         is_pooled: context.is_pooled(),
         max_seq_per_batch,
         restore: RestoreRules {

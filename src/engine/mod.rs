@@ -276,12 +276,28 @@ impl Engine {
         prompt: impl Into<Prompt>,
         path: impl AsRef<Path>,
     ) -> Result<PrefillReport, EngineError> {
-        let tokens = self.prompt_tokens(prompt.into())?;
+        self.prefill(prompt.into(), path.as_ref(), false)
+    }
+
+    /// As [`prefill_to_file`](Self::prefill_to_file), going on from what a sequence still holds of the prompt
+    /// ([`GenerateOptions::reuse_prefix`]) in whole passes ([`ModelInfo::n_ubatch`] tokens). On an engine that does nothing else,
+    /// the file is bit for bit that of a cold run; where the memory cannot step back, only a prompt that goes on from the
+    /// end of the last one is a gain, and its values may be rounded otherwise.
+    pub fn prefill_more_to_file(
+        &self,
+        prompt: impl Into<Prompt>,
+        path: impl AsRef<Path>,
+    ) -> Result<PrefillReport, EngineError> {
+        self.prefill(prompt.into(), path.as_ref(), true)
+    }
+
+    fn prefill(&self, prompt: Prompt, path: &Path, reuse_prefix: bool) -> Result<PrefillReport, EngineError> {
+        let tokens = self.prompt_tokens(prompt)?;
         self.check_prompt(&tokens)?;
-        let options = GenerateOptions::greedy(0);
+        let options = GenerateOptions { reuse_prefix, ..GenerateOptions::greedy(0) };
         let sampler = self.sampler(&options, 0)?;
         let (reply, answer) = std::sync::mpsc::channel();
-        let output = Output::File { path: path.as_ref().to_owned(), reply };
+        let output = Output::File { path: path.to_owned(), reply };
         self.shared.send(Command::Job(Box::new(Job::new(tokens, None, options, sampler, 0, output))))?;
         answer.recv().unwrap_or(Err(EngineError::Stopped))
     }

@@ -263,6 +263,8 @@ pub struct DecodeCounts {
 pub struct PrefillReport {
     /// Tokens in the file.
     pub n_tokens: usize,
+    /// Of these, how many were held from an earlier job and not evaluated again.
+    pub n_cached: usize,
     /// The token that the logits rank first after the last one.
     pub argmax: Token,
     /// Time to evaluate the prompt.

@@ -96,6 +96,33 @@ pub enum HybridError {
     /// The engine refused the state; the sequence is empty again.
     #[error("{}", quote(.0))]
     Refused(String),
+    /// A resident provider answered the request with an error.
+    #[error("the provider answers: {}", quote(.0))]
+    Answered(String),
+    /// A resident provider can take no more requests, or answer none.
+    #[error("the provider closed its {pipe}{}", tail(.stderr))]
+    HungUp {
+        /// `stdin` or `stdout`.
+        pipe: &'static str,
+        /// The last lines it wrote to stderr.
+        stderr: Vec<String>,
+    },
+    /// A resident provider answered, under an id that is not the request's. Only `onebit provider check` makes it a reason.
+    #[error("the provider answers under the id {}, where {asked} was asked", quote(.answered))]
+    WrongId {
+        /// The `id` of the answer, as JSON.
+        answered: String,
+        /// The request's.
+        asked: u64,
+    },
+    /// A resident provider has failed and is not started again yet.
+    #[error("the provider is started again in {:.1} s: {reason}", .pause.as_secs_f64())]
+    Resting {
+        /// From now to the next start.
+        pause: Duration,
+        /// Why it failed.
+        reason: Box<HybridError>,
+    },
     /// The server is going down, or the client has gone. Nothing is prefilled after this one.
     #[error("the handoff was stopped")]
     Stopped,

@@ -5,8 +5,9 @@
 //! `docs/hybrid.md`.
 //!
 //! The files in the order to read them: this one; `runner` (command line, deadline) over `process` and `output` (the
-//! process and its pipes); [`supervisor`]; `slot_dir` (where the files pass); `report` (the provider's answer and our
-//! lines); `policy` (whether to hand over at all); `turns` (who may do what when); `handoff` (the stream); `error`; `backend` (the engine as a trait). [`conformance`] stands beside all this: it runs a
+//! process and its pipes); `resident` (a provider that stays), `mode` (either of the two); [`supervisor`]; `slot_dir` (where
+//! the files pass); `report` (the provider's answer and our lines); `policy` (whether to hand over at all); `turns` (who may do
+//! what when); `handoff` (the stream); `error`; `backend` (the engine as a trait). [`conformance`] stands beside all this: it runs a
 //! provider to find out what is wrong with it.
 
 #![forbid(unsafe_code)]
@@ -15,10 +16,12 @@ mod backend;
 pub mod conformance;
 mod error;
 mod handoff;
+mod mode;
 mod output;
 mod policy;
 mod process;
 mod report;
+mod resident;
 mod runner;
 mod slot_dir;
 pub mod supervisor;
@@ -37,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::HybridError;
 pub use handoff::Handoff;
+pub use mode::PrefillMode;
 pub use policy::HandoffMode;
 pub use report::LineSink;
 pub use runner::BACKEND_URL_VARIABLE;
@@ -46,9 +50,10 @@ use crate::llama::Token;
 use backend::{Backend, Events};
 use error::os_reason;
 use handoff::Restored;
+use mode::AnyRunner;
 use policy::{Choice, Policy};
 use report::{Reply, choice_line, fallback_line};
-use runner::{Finished, Runner};
+use runner::Finished;
 use slot_dir::{RunDir, SlotDir};
 use turns::{Place, ProviderTurn, Turn, Turns};
 
@@ -60,11 +65,13 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(7);
 pub struct HybridConfig {
     /// The provider's program: a path, or a bare name to be found in `PATH`. `None` falls back for every request.
     pub provider: Option<PathBuf>,
+    /// Whether it is started for each prompt, or once.
+    pub mode: PrefillMode,
     /// Passed on as `--elfs`.
     pub elfs: Option<PathBuf>,
     /// Passed on as `--model`.
     pub model: PathBuf,
-    /// How long one run of the provider may take.
+    /// How long the provider may take for one prompt.
     pub timeout: Duration,
     /// Where the slot directory is made; `None` chooses `/dev/shm` when two full states fit there, else the temporary
     /// directory.
@@ -76,7 +83,7 @@ pub struct HybridConfig {
     /// Where the lines for the operator go, the provider's stderr among them.
     pub report: LineSink,
     /// When prompts are handed over.
-    pub mode: HandoffMode,
+    pub handoff: HandoffMode,
     /// Prompts of fewer tokens are evaluated here.
     pub min_tokens: usize,
     /// How many requests that wait for the slot may have their prompts evaluated already, one after the other.
@@ -90,7 +97,7 @@ pub struct Hybrid(Arc<Inner>);
 struct Inner {
     backend: Box<dyn Backend>,
     /// `None` without a provider.
-    provider: Option<(Runner, SlotDir)>,
+    provider: Option<(AnyRunner, SlotDir)>,
     sink: LineSink,
     backend_url: RwLock<Option<String>>,
     turns: Turns,
@@ -136,7 +143,7 @@ impl Hybrid {
     }
 
     fn with_backend(backend: Box<dyn Backend>, config: HybridConfig, n_bytes: u64) -> Result<Hybrid, HybridError> {
-        let runner = Runner::new(&config)
+        let runner = AnyRunner::new(&config)
             .map_err(|error| HybridError::SlotDir { path: PathBuf::from("."), reason: os_reason(&error) })?;
         let provider = match runner {
             Some(runner) => Some((runner, SlotDir::new(config.slot_dir.as_deref(), n_bytes)?)),
@@ -148,7 +155,7 @@ impl Hybrid {
             sink: config.report,
             backend_url: RwLock::new(None),
             turns: Turns::new(config.prefill_ahead),
-            policy: Arc::new(Mutex::new(Policy::new(config.mode, config.min_tokens))),
+            policy: Arc::new(Mutex::new(Policy::new(config.handoff, config.min_tokens))),
             stop: CancellationToken::new(),
             counts: Counters::default(),
             running: tokio::sync::Mutex::new(()),
@@ -242,7 +249,8 @@ impl Hybrid {
         self.0.turns.close();
         self.0.stop.cancel();
         let _ = tokio::time::timeout(CLOSE_LIMIT, self.0.running.lock()).await;
-        if let Some((_, slot_dir)) = &self.0.provider {
+        if let Some((runner, slot_dir)) = &self.0.provider {
+            runner.close().await;
             slot_dir.close();
         }
     }
@@ -289,8 +297,9 @@ impl Hybrid {
         }
         self.0.counts.fallbacks.fetch_add(1, Relaxed);
         self.0.sink.say(&fallback_line(reason));
-        // Neither of these is the provider's doing.
-        let is_providers = !matches!(reason, HybridError::NoProvider | HybridError::NothingToHandOver);
+        // The first two are not the provider's doing, and one that rests was not tried.
+        let is_providers =
+            !matches!(reason, HybridError::NoProvider | HybridError::NothingToHandOver | HybridError::Resting { .. });
         if is_providers && let Some(word) = self.0.policy.lock().failed(Instant::now()) {
             self.0.sink.say(&format!("onebit serve: hybrid: {word}"));
         }

@@ -46,13 +46,28 @@ impl Output {
         }
     }
 
+    /// As [`pump`](Self::pump) until there is more of stdout, which goes to the caller; no bytes, once, at its end.
+    pub(super) async fn next_stdout(&mut self) -> Vec<u8> {
+        loop {
+            tokio::select! {
+                bytes = self.stdout.next() => return bytes.to_vec(),
+                bytes = self.stderr.next() => self.lines.push(bytes),
+            }
+        }
+    }
+
+    /// The lines of stderr so far belong to something that is over, and explain nothing that comes.
+    pub(super) fn forget_lines(&mut self) {
+        self.lines.last.clear();
+    }
+
     /// Takes what is in the pipes now that the writers have gone, without waiting for those that have not.
     /// Returns at least the last [`STDOUT_KEPT`] bytes of stdout and the last lines of stderr.
-    pub(super) fn finish(self) -> (Vec<u8>, Vec<String>) {
-        let Self { stdout, stderr, mut tail, mut lines } = self;
+    pub(super) fn finish(&mut self) -> (Vec<u8>, Vec<String>) {
+        let Self { stdout, stderr, tail, lines } = self;
         stdout.rest(|bytes| tail.push(bytes));
         stderr.rest(|bytes| lines.push(bytes));
-        (tail.0, lines.finish())
+        (std::mem::take(&mut tail.0), lines.finish())
     }
 }
 
@@ -79,7 +94,7 @@ impl Drain {
     }
 
     /// Reads the descriptor itself: tokio only tries when its event loop has heard of the bytes.
-    fn rest(mut self, mut take: impl FnMut(&[u8])) {
+    fn rest(&mut self, mut take: impl FnMut(&[u8])) {
         let Some(Ok(descriptor)) = self.pipe.take().map(pipe::Receiver::into_nonblocking_fd) else { return };
         let mut pipe = File::from(descriptor).take(LEFTOVER as u64);
         while let Ok(n_read @ 1..) = pipe.read(&mut self.chunk) {
@@ -134,9 +149,9 @@ impl Lines {
         self.last.push_back(text);
     }
 
-    fn finish(mut self) -> Vec<String> {
+    fn finish(&mut self) -> Vec<String> {
         self.end_line();
-        self.last.into()
+        std::mem::take(&mut self.last).into()
     }
 }
 

@@ -1,7 +1,7 @@
 //! One run of the provider as a process, with a supervisor or without, and how to end it.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -39,10 +39,15 @@ pub(super) enum Process {
 }
 
 impl Process {
-    /// Starts it with its output going to the returned [`Output`]. Needs a tokio runtime.
+    /// Starts it with its output going to the returned [`Output`], and `stdin` as its stdin; without, that is empty. Needs a
+    /// tokio runtime.
     ///
     /// Errors: `Start` and `Supervisor`, of which a supervisor may report the first only later, in [`Process::ended`].
-    pub(super) fn start(what: &Program<'_>, sink: LineSink) -> Result<(Self, Output), HybridError> {
+    pub(super) fn start(
+        what: &Program<'_>,
+        stdin: Option<PipeReader>,
+        sink: LineSink,
+    ) -> Result<(Self, Output), HybridError> {
         let pipes = || -> io::Result<_> { Ok((io::pipe()?, io::pipe()?)) };
         let ((stdout, to_stdout), (stderr, to_stderr)) = pipes().map_err(|error| what.start_error(&error))?;
         let output = Output::new(stdout, stderr, sink).map_err(|error| what.start_error(&error))?;
@@ -50,7 +55,7 @@ impl Process {
             None => Command::new(what.program),
             Some(supervisor) => {
                 let mut command = Command::new(supervisor);
-                command.arg(supervisor::WORD).arg(what.program);
+                command.arg(if stdin.is_some() { supervisor::WORD_STDIN } else { supervisor::WORD }).arg(what.program);
                 command
             }
         };
@@ -61,9 +66,9 @@ impl Process {
             (name, None) => command.env_remove(name),
         };
         let process = match what.supervisor {
-            None => Process::Direct(Direct::start(command).map_err(|error| what.start_error(&error))?),
+            None => Process::Direct(Direct::start(command, stdin).map_err(|error| what.start_error(&error))?),
             Some(_) => Process::Supervised(
-                Supervised::start(command, what.program.to_owned(), what.directory.to_owned())
+                Supervised::start(command, stdin, what.program.to_owned(), what.directory.to_owned())
                     .map_err(|error| HybridError::Supervisor(format!("it does not start: {}", os_reason(&error))))?,
             ),
         };
@@ -119,8 +124,16 @@ pub(super) struct Supervised {
 }
 
 impl Supervised {
-    fn start(mut command: Command, program: PathBuf, directory: PathBuf) -> io::Result<Self> {
+    fn start(
+        mut command: Command,
+        stdin: Option<PipeReader>,
+        program: PathBuf,
+        directory: PathBuf,
+    ) -> io::Result<Self> {
         let (ours, theirs) = StdUnixStream::pair()?;
+        if let Some(stdin) = stdin {
+            supervisor::pass_stdin(&ours, &stdin)?;
+        }
         ours.set_nonblocking(true)?;
         let lifeline = UnixStream::from_std(ours)?;
         let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
@@ -176,8 +189,8 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    fn start(mut command: Command) -> io::Result<Self> {
-        let child = command.stdin(Stdio::null()).spawn()?;
+    fn start(mut command: Command, stdin: Option<PipeReader>) -> io::Result<Self> {
+        let child = command.stdin(stdin.map_or_else(Stdio::null, Stdio::from)).spawn()?;
         let group = child.id().and_then(|pid| Pid::from_raw(pid as i32));
         Ok(Self { child, group })
     }

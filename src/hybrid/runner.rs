@@ -20,19 +20,19 @@ use super::slot_dir::RunDir;
 pub const BACKEND_URL_VARIABLE: &str = "ONEBIT_HYBRID_BACKEND_URL";
 
 /// Between SIGTERM and SIGKILL, for a provider that is late.
-const GRACE: Duration = Duration::from_millis(500);
+pub(super) const GRACE: Duration = Duration::from_millis(500);
 /// How long we wait for killed processes to be gone before we go on without them.
-const DEATH_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const DEATH_LIMIT: Duration = Duration::from_secs(5);
 
 /// How to call the provider; the paths are fit for another working directory.
 #[derive(Clone, Debug)]
 pub(super) struct Runner {
-    program: PathBuf,
-    elfs: Option<PathBuf>,
-    model: PathBuf,
-    timeout: Duration,
-    supervisor: Option<PathBuf>,
-    sink: LineSink,
+    pub(super) program: PathBuf,
+    pub(super) elfs: Option<PathBuf>,
+    pub(super) model: PathBuf,
+    pub(super) timeout: Duration,
+    pub(super) supervisor: Option<PathBuf>,
+    pub(super) sink: LineSink,
 }
 
 /// A run that kept the contract as far as stdout and the exit status go.
@@ -74,7 +74,7 @@ impl Runner {
             supervisor: self.supervisor.as_deref(),
         };
         let started = Instant::now();
-        let (mut process, mut output) = Process::start(&program, self.sink.clone())?;
+        let (mut process, mut output) = Process::start(&program, None, self.sink.clone())?;
         let outcome = tokio::select! {
             status = process.ended() => Ok(status?),
             never = output.pump() => match never {},
@@ -119,13 +119,13 @@ impl Runner {
 
 /// Why a run is ended from outside.
 #[derive(Clone, Copy, PartialEq)]
-enum Cut {
+pub(super) enum Cut {
     Late,
     Cancelled,
 }
 
 /// A late provider may still tidy up; one whose client has gone is killed.
-async fn end(process: &mut Process, output: &mut Output, cut: Cut) {
+pub(super) async fn end(process: &mut Process, output: &mut Output, cut: Cut) {
     if cut == Cut::Late {
         process.terminate().await;
         if is_gone(process, output, GRACE).await {

@@ -1,5 +1,6 @@
 //! Real scripts as providers, with and without a supervisor.
 
+use super::super::PrefillMode;
 use super::super::error::HybridError;
 use super::super::slot_dir::SlotDir;
 use super::super::testing::{Collected, is_alive, read_pids, script, supervisor_binary, until};
@@ -28,13 +29,14 @@ impl Bench {
     fn config(&self, body: &str) -> HybridConfig {
         HybridConfig {
             provider: Some(script(self.base.path(), "provider", body)),
+            mode: PrefillMode::OneShot,
             elfs: None,
             model: "some/model.gguf".into(),
             timeout: Duration::from_secs(20),
             slot_dir: None,
             supervisor: self.supervisor.clone(),
             report: self.collected.sink(),
-            mode: crate::hybrid::HandoffMode::Always,
+            handoff: crate::hybrid::HandoffMode::Always,
             min_tokens: 0,
             prefill_ahead: 0,
         }

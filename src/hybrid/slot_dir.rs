@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -135,11 +136,11 @@ impl Drop for SlotDir {
     }
 }
 
-/// The files of one run, under names that nobody can guess and that never come again. Dropping it removes them, and
-/// whatever else the provider left beside them.
-#[derive(Debug)]
+/// The files of one run, under names that nobody can guess and that never come again. Dropping the last clone removes them,
+/// and whatever else the provider left beside them.
+#[derive(Clone, Debug)]
 pub(super) struct RunDir {
-    path: PathBuf,
+    path: Arc<Removed>,
     tokens_path: PathBuf,
     state_name: String,
 }
@@ -150,7 +151,7 @@ impl RunDir {
         let tokens_path = path.join(format!("{}.tokens", random_name()?));
         let state_name = format!("{}.state", random_name()?);
         make_private_dir(&path)?;
-        Ok(Self { path, tokens_path, state_name })
+        Ok(Self { path: Arc::new(Removed(path)), tokens_path, state_name })
     }
 
     /// The same run with an `--out` that nobody can write, root neither: its directory does not exist.
@@ -161,7 +162,7 @@ impl RunDir {
 
     /// The provider's working directory.
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        &self.path.0
     }
 
     pub(super) fn tokens_path(&self) -> &Path {
@@ -174,7 +175,7 @@ impl RunDir {
     }
 
     pub(super) fn state_path(&self) -> PathBuf {
-        self.path.join(&self.state_name)
+        self.path().join(&self.state_name)
     }
 
     /// Errors: `NoStateFile`, and `StateFile` for a link, a directory, an empty file and the like.
@@ -196,9 +197,13 @@ impl RunDir {
     }
 }
 
-impl Drop for RunDir {
+/// A directory that goes when this is dropped.
+#[derive(Debug)]
+struct Removed(PathBuf);
+
+impl Drop for Removed {
     fn drop(&mut self) {
-        remove_dir(&self.path);
+        remove_dir(&self.0);
     }
 }
 

@@ -7,16 +7,24 @@
 //!
 //! Its stdin is a socket to the server, the lifeline: the end of file means that the server is gone or wants everything
 //! dead; the byte `t` means SIGTERM for the group. Over it the supervisor tells what happens, one [`Message`] a line, the
-//! last one only when all descendants are dead. Stdout and stderr are the provider's own.
+//! last one only when all descendants are dead. Stdout and stderr are the provider's own. A provider that gets requests on
+//! its stdin (`onebit __supervise-resident-provider`) has that pipe from the lifeline too: its descriptor is the first
+//! message.
 
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -25,6 +33,9 @@ use tokio::time::{Instant, timeout};
 
 /// First argument of the process that is to be a supervisor.
 pub const WORD: &str = "__supervise-provider";
+
+/// The same for one whose provider gets a pipe as its stdin, which [`pass_stdin`] has sent ahead.
+pub(super) const WORD_STDIN: &str = "__supervise-resident-provider";
 
 /// On the lifeline: send SIGTERM to the provider's group.
 pub(super) const TERMINATE: u8 = b't';
@@ -50,31 +61,31 @@ const DEATH_LIMIT: Duration = Duration::from_secs(3);
 /// The code is the provider's own; 128 + N when signal N ended it; 127 when it cannot be started.
 pub fn run_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    if args.next()? != WORD {
-        return None;
-    }
+    let word = args.next().filter(|word| word == WORD || word == WORD_STDIN)?;
+    let name = word.to_string_lossy();
     let Some(program) = args.next() else {
-        eprintln!("onebit {WORD}: for onebit's own use; needs a program");
+        eprintln!("onebit {name}: for onebit's own use; needs a program");
         return Some(ExitCode::from(2));
     };
-    let code = match supervise(program, args.collect()) {
+    let code = match supervise(program, args.collect(), word == WORD_STDIN) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("onebit {WORD}: {error}");
+            eprintln!("onebit {name}: {error}");
             125
         }
     };
     Some(ExitCode::from(code))
 }
 
-fn supervise(program: OsString, args: Vec<OsString>) -> io::Result<u8> {
+fn supervise(program: OsString, args: Vec<OsString>, has_stdin: bool) -> io::Result<u8> {
+    let stdin = if has_stdin { Stdio::from(receive_stdin()?) } else { Stdio::null() };
     // No threads: a runtime of the current thread is little more than one epoll descriptor.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut lifeline = Lifeline::new()?;
         let mut signals = Signals::new()?;
         become_reaper()?;
-        let started = Command::new(&program).args(args).process_group(0).stdin(Stdio::null()).spawn();
+        let started = Command::new(&program).args(args).process_group(0).stdin(stdin).spawn();
         let provider = match started {
             // Waited for below, together with the orphans.
             Ok(child) => Pid::from_child(&child),
@@ -83,6 +94,10 @@ fn supervise(program: OsString, args: Vec<OsString>) -> io::Result<u8> {
                 return Ok(127);
             }
         };
+        // A resident provider that closes its stdout is at its end, which the server must see: so it is not ours too.
+        if has_stdin && let Ok(nowhere) = std::fs::File::options().write(true).open("/dev/null") {
+            let _ = rustix::stdio::dup2_stdout(nowhere);
+        }
         lifeline.tell(Message::Started(provider.as_raw_pid()));
         until_over(provider, &mut lifeline, &mut signals).await;
         let status = end_everything(provider, &mut signals).await;
@@ -92,6 +107,32 @@ fn supervise(program: OsString, args: Vec<OsString>) -> io::Result<u8> {
         });
         Ok(status.code().or(status.signal().map(|signal| 128 + signal)).map_or(255, |code| code as u8))
     })
+}
+
+/// Sends what is to be the provider's stdin over the lifeline, before the supervisor is started.
+pub(super) fn pass_stdin(lifeline: &StdUnixStream, stdin: &impl AsFd) -> io::Result<()> {
+    let descriptors = [stdin.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    message.push(SendAncillaryMessage::ScmRights(&descriptors));
+    // A descriptor travels with at least one byte.
+    sendmsg(lifeline, &[IoSlice::new(b"i")], &mut message, SendFlags::empty())?;
+    Ok(())
+}
+
+/// It is there already when we start, so this does not wait.
+fn receive_stdin() -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(io::stdin(), &mut [IoSliceMut::new(&mut [0])], &mut message, RecvFlags::empty())?;
+    let received = message.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let stdin = received.ok_or_else(|| io::Error::other("the provider's stdin did not arrive"))?;
+    // Of us, only the provider gets it, as descriptor 0: else its end would not be seen.
+    fcntl_setfd(&stdin, FdFlags::CLOEXEC)?;
+    Ok(stdin)
 }
 
 #[cfg(target_os = "linux")]

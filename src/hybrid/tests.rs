@@ -94,13 +94,14 @@ impl Bench {
         let collected = Collected::default();
         let mut config = HybridConfig {
             provider: (!provider.is_empty()).then(|| script(base.path(), "provider", &provider)),
+            mode: PrefillMode::OneShot,
             elfs: None,
             model: "model.gguf".into(),
             timeout: Duration::from_secs(20),
             slot_dir: Some(base.path().join("slots")),
             supervisor: None,
             report: collected.sink(),
-            mode: HandoffMode::Always,
+            handoff: HandoffMode::Always,
             min_tokens: 0,
             prefill_ahead: 0,
         };
@@ -292,7 +293,7 @@ async fn a_provider_that_keeps_failing_is_rested() {
 #[tokio::test]
 async fn prompts_that_are_not_handed_over() {
     let provider = format!("echo x >> BASE/runs; printf good > $4; {REPLY}");
-    let never = Bench::of(&provider, true, |config| config.mode = HandoffMode::Never);
+    let never = Bench::of(&provider, true, |config| config.handoff = HandoffMode::Never);
     let short = Bench::of(&provider, true, |config| config.min_tokens = 4);
     for bench in [never, short] {
         assert_eq!(bench.answer(3).await.external_prefill, None);
@@ -303,7 +304,7 @@ async fn prompts_that_are_not_handed_over() {
 
 #[tokio::test]
 async fn a_choice_is_said_with_its_reason() {
-    let bench = Bench::of(&format!("printf good > $4; {REPLY}"), true, |config| config.mode = HandoffMode::Auto);
+    let bench = Bench::of(&format!("printf good > $4; {REPLY}"), true, |config| config.handoff = HandoffMode::Auto);
     bench.answer(3).await;
     bench.answer(3).await;
     let said = bench.collected.take();

@@ -12,6 +12,7 @@ use crate::engine::{CacheType, Engine, EngineConfig, FlashAttention};
 use crate::hybrid::conformance::{self, CheckError, Report, Settings, limits};
 use crate::hybrid::{HandoffMode, HybridConfig, LineSink};
 
+use super::args::PrefillModeArg;
 use super::config::{Mode, supervisor};
 use super::loading::{self, Stop};
 use super::run::signalled;
@@ -24,7 +25,7 @@ pub enum ProviderCommand {
     /// Find out whether a program is a prefill provider, and what is wrong with it if not
     #[command(
         after_help = "Runs PROGRAM on prompts of 1 to 2000 tokens and on a repeated phrase, unicode and special tokens, and compares its
-state files with those this build computes itself; then makes sure that it fails when it must. Columns: the contract (argv,
+state files with those this build computes itself; then makes sure that it fails when it must, and that a resident one stays. Columns: the contract (argv,
 exit status, reply, file), the file's structure, the largest relative error of a tensor, the argmax, the KL divergence of the
 next token's distribution in nats, how many of 32 greedy tokens agree, and the time of the whole run. A fault is said in one
 line each. docs/writing-a-provider.md has the limits and the reasons for them.
@@ -32,6 +33,7 @@ line each. docs/writing-a-provider.md has the limits and the reasons for them.
 Examples:
   onebit provider check onebit-prefill -m model.gguf
   onebit provider check ./npu-prefill -m model.gguf --elfs ./kernels --timeout 600
+  onebit provider check ./npu-prefill -m model.gguf --prefill-mode resident
   onebit provider check ./npu-prefill -m model.gguf --json | jq '.prompts[] | select(.faults != [])'
 
 Exit codes: 0 nothing is wrong, 1 something is, 2 wrong flags, 3 the model cannot be loaded."
@@ -48,6 +50,10 @@ pub struct CheckArgs {
     #[arg(short, long, value_name = "FILE", env = "ONEBIT_MODEL")]
     model: PathBuf,
 
+    /// Check it as a program that is started for each prompt, or as one that is started once (docs/hybrid.md, version 1.1)
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = PrefillModeArg::Oneshot)]
+    prefill_mode: PrefillModeArg,
+
     /// Folder that is passed on to the provider as --elfs
     #[arg(long, value_name = "DIR", env = "ONEBIT_HYBRID_ELFS")]
     elfs: Option<PathBuf>,
@@ -57,7 +63,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "X", default_value_t = limits::MAX_KL)]
     max_kl: f64,
 
-    /// Seconds that one run of the provider may take
+    /// Seconds that the provider may take for one prompt
     #[arg(long, value_name = "S", default_value_t = 120.0)]
     timeout: f64,
 
@@ -124,6 +130,7 @@ fn settings(args: &CheckArgs) -> Result<Settings, Failure> {
     }
     let hybrid = HybridConfig {
         provider: Some(args.program.clone()),
+        mode: args.prefill_mode.into(),
         elfs: args.elfs.clone().filter(|path| !path.as_os_str().is_empty()),
         model: args.model.clone(),
         timeout,
@@ -131,7 +138,7 @@ fn settings(args: &CheckArgs) -> Result<Settings, Failure> {
         supervisor: supervisor(),
         // What it says when it fails is in the reason; the rest would tear the table apart.
         report: LineSink::new(|_| {}),
-        mode: HandoffMode::Always,
+        handoff: HandoffMode::Always,
         min_tokens: 0,
         prefill_ahead: 0,
     };

@@ -61,12 +61,14 @@ pub(super) fn tail(report: &Report) -> String {
     for left_out in &report.left_out {
         let _ = writeln!(text, "left out: {left_out}");
     }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
     text.push('\n');
     for unhappy in &report.unhappy {
-        let _ = match (&unhappy.fault, unhappy.status) {
-            (Some(_), _) => writeln!(text, "{:<25} FAIL", unhappy.name),
-            (None, Some(status)) => writeln!(text, "{:<25} ok, refused with status {status}", unhappy.name),
-            (None, None) => writeln!(text, "{:<25} ok, refused", unhappy.name),
+        let _ = match &unhappy.fault {
+            Some(_) => writeln!(text, "{:<25} FAIL", unhappy.name),
+            None => writeln!(text, "{:<25} ok, {}", unhappy.name, unhappy.found),
         };
     }
     text.push('\n');
@@ -100,6 +102,7 @@ pub(super) fn as_json(settings: &Settings, info: &ModelInfo, report: &Report) ->
         },
         "prompts": report.prompts.iter().map(outcome_json).collect::<Vec<_>>(),
         "left_out": report.left_out,
+        "notes": report.notes,
         "unhappy": report.unhappy.iter().map(unhappy_json).collect::<Vec<_>>(),
         "n_faults": report.n_faults(),
         "passed": report.passed(),

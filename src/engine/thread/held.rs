@@ -90,6 +90,20 @@ impl DecodeLoop {
         held.checkpoint(n_common).filter(|&n_tokens| self.go_back(seq, held, n_tokens)).unwrap_or(0)
     }
 
+    /// As [`keep`](Self::keep), so that the result is bit for bit that of a cold run: kernels round otherwise in passes of
+    /// another size, so only whole passes stay, which a cold run evaluates alike. The last token of what is held was evaluated
+    /// alone, so its pass was not whole. A memory that cannot step back has no such choice, and goes on from its end.
+    pub(super) fn keep_whole_passes(&mut self, seq: usize, held: &Held, prompt: &[Token]) -> usize {
+        let n_ubatch = self.limits.n_ubatch.max(1);
+        let n_held = held.tokens.len();
+        let n_common = common_prefix(&held.tokens, prompt).min(prompt.len().saturating_sub(1));
+        if n_common == n_held && !self.limits.restore.can_step_back {
+            return self.keep(seq, held, prompt);
+        }
+        let n_whole = n_common.min(n_held.saturating_sub(1)) / n_ubatch * n_ubatch;
+        self.keep(seq, held, &prompt[..(n_whole + 1).min(prompt.len())])
+    }
+
     /// Whether position `next` can be evaluated on what the memory holds: a running state has no past, and a window may have
     /// moved beyond the tokens that this position attends to.
     fn reaches_back(&self, seq: SeqId, n_held: usize, next: usize) -> bool {

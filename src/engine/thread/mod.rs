@@ -51,6 +51,8 @@ pub(super) struct Limits {
     pub n_batch: usize,
     /// Tokens of prompts in a batch that decodes too.
     pub prefill_chunk: usize,
+    /// Tokens in one pass over the graph.
+    pub n_ubatch: usize,
     /// Whether an embedding is one vector.
     pub is_pooled: bool,
     /// Sequences in one batch; 1 on HRX.
@@ -234,7 +236,11 @@ impl DecodeLoop {
             return;
         }
         let Some(path) = &job.restore else {
-            let mut n_cached = if job.options.reuse_prefix { self.keep(seq, &held, &job.tokens) } else { 0 };
+            let mut n_cached = match &job.output {
+                _ if !job.options.reuse_prefix => 0,
+                Output::File { .. } => self.keep_whole_passes(seq, &held, &job.tokens),
+                _ => self.keep(seq, &held, &job.tokens),
+            };
             self.held[seq].is_foreign = held.is_foreign && n_cached > 0;
             self.held[seq].checkpoints = held.checkpoints;
             self.held[seq].cut_checkpoints(n_cached);
@@ -394,6 +400,7 @@ impl DecodeLoop {
         let report = saved
             .map(|n_bytes| PrefillReport {
                 n_tokens: slot.job.tokens.len(),
+                n_cached: prompt.n_cached,
                 argmax: prompt.argmax,
                 evaluate: prompt.evaluate,
                 save: started.elapsed(),

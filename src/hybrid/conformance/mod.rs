@@ -2,10 +2,12 @@
 //!
 //! [`run`] has the provider evaluate a set of prompts, and compares each state file with the one this build computes
 //! itself. Reading order: this file (what is reported), `prompts` (what is asked), `trial` (one prompt), `values` (K and V
-//! against our own, and what a difference means), `unhappy` (what must fail), [`limits`] (what is good enough, and why).
+//! against our own, and what a difference means), `unhappy` (what must fail), `resident` (whether the process
+//! stays), [`limits`] (what is good enough, and why).
 
 pub mod limits;
 mod prompts;
+mod resident;
 mod trial;
 mod unhappy;
 mod values;
@@ -15,7 +17,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use super::runner::Runner;
+use super::mode::AnyRunner;
+use super::resident::Rules;
 use super::slot_dir::SlotDir;
 use super::{HybridConfig, HybridError};
 use crate::engine::{Engine, EngineError};
@@ -40,8 +43,10 @@ pub struct Report {
     pub prompts: Vec<Outcome>,
     /// Prompts that could not be run with this model, each with the reason.
     pub left_out: Vec<String>,
-    /// What a provider must refuse.
+    /// What a provider must refuse, and, for a resident one, what else the protocol asks of it.
     pub unhappy: Vec<Unhappy>,
+    /// What is no fault, but good to know.
+    pub notes: Vec<String>,
 }
 
 impl Report {
@@ -173,7 +178,7 @@ pub enum CheckError {
 struct Kit<'a> {
     engine: &'a Engine,
     settings: &'a Settings,
-    runner: Runner,
+    runner: AnyRunner,
     slot_dir: SlotDir,
     runtime: &'a Handle,
     cancel: &'a CancellationToken,
@@ -193,7 +198,7 @@ pub fn run(
     mut each: impl FnMut(&Outcome),
 ) -> Result<Report, CheckError> {
     engine.state_layout().map_err(|reason| CheckError::Layout(reason.to_owned()))?;
-    let runner = Runner::new(&settings.hybrid)?.ok_or(HybridError::NoProvider)?;
+    let runner = AnyRunner::with_rules(&settings.hybrid, Rules::Checking)?.ok_or(HybridError::NoProvider)?;
     let n_bytes = engine.info().state_bytes_full.saturating_mul(2);
     let slot_dir = SlotDir::new(settings.hybrid.slot_dir.as_deref(), n_bytes)?;
     let kit = Kit { engine, settings, runner, slot_dir, runtime, cancel };
@@ -205,6 +210,8 @@ pub fn run(
         each(&outcome);
         outcomes.push(outcome);
     }
-    let unhappy = unhappy::run(&kit)?;
-    Ok(Report { prompts: outcomes, left_out, unhappy })
+    let mut unhappy = unhappy::run(&kit)?;
+    let mut notes = Vec::new();
+    resident::run(&kit, &mut unhappy, &mut notes);
+    Ok(Report { prompts: outcomes, left_out, unhappy, notes })
 }
