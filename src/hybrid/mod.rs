@@ -301,7 +301,7 @@ impl Hybrid {
         let is_providers =
             !matches!(reason, HybridError::NoProvider | HybridError::NothingToHandOver | HybridError::Resting { .. });
         if is_providers && let Some(word) = self.0.policy.lock().failed(Instant::now()) {
-            self.0.sink.say(&format!("onebit serve: hybrid: {word}"));
+            self.0.sink.say(&format!("onebit serve: handoff: {word}"));
         }
         Ok(())
     }

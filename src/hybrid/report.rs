@@ -72,9 +72,9 @@ pub(super) fn fallback_line(reason: &HybridError) -> String {
     format!("onebit serve: hybrid: {reason}; the backend prefills this request itself")
 }
 
-/// A line for a choice between two ways.
+/// A line for a choice between two ways; another word than in the two lines, one of which programs expect for each request.
 pub(super) fn choice_line(n_prompt: usize, what: &str, why: &str) -> String {
-    format!("onebit serve: hybrid: {n_prompt} prompt tokens: {what} ({why})")
+    format!("onebit serve: handoff: {n_prompt} prompt tokens: {what} ({why})")
 }
 
 /// A line of the provider's stderr as it is shown on ours.

@@ -279,7 +279,7 @@ async fn a_provider_that_keeps_failing_is_rested() {
     }
     let said = bench.collected.take();
     let failure = "onebit serve: hybrid: the provider exited with status 7; the backend prefills this request itself";
-    let rest = "onebit serve: hybrid: the provider failed 3 times in a row and is tried once every 30 s now";
+    let rest = "onebit serve: handoff: the provider failed 3 times in a row and is tried once every 30 s now";
     assert_eq!(said, [failure, failure, failure, rest]);
     assert_eq!(fs::read(bench.base.path().join("runs")).unwrap(), b"x\nx\nx\n");
     // It is not the provider's fault that there is none.
@@ -308,9 +308,9 @@ async fn a_choice_is_said_with_its_reason() {
     bench.answer(3).await;
     bench.answer(3).await;
     let said = bench.collected.take();
-    let here = "onebit serve: hybrid: 3 prompt tokens: evaluated here (3 tokens: to find out what they cost here)";
+    let here = "onebit serve: handoff: 3 prompt tokens: evaluated here (3 tokens: to find out what they cost here)";
     assert_eq!(said[0], here);
-    let there = "onebit serve: hybrid: 3 prompt tokens: handed over (to find out what it costs)";
+    let there = "onebit serve: handoff: 3 prompt tokens: handed over (to find out what it costs)";
     assert_eq!(said[1], there);
     assert_eq!((said.len(), &*bench.calls.lock()), (3, &vec!["generate", "restore"]));
 }
