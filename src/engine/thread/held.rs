@@ -78,16 +78,19 @@ impl DecodeLoop {
     /// Returns how many tokens stay; 0 when the memory cannot be cut there, nor at a checkpoint before.
     pub(super) fn keep(&mut self, seq: usize, held: &Held, prompt: &[Token]) -> usize {
         let n_common = common_prefix(&held.tokens, prompt).min(prompt.len().saturating_sub(1));
-        if n_common > 0 && self.reaches_back(seq_id(seq), held.tokens.len(), n_common) {
-            if n_common == held.tokens.len() {
-                return n_common;
-            }
-            let from = i32::try_from(n_common).unwrap_or(i32::MAX);
-            if self.context.remove(seq_id(seq), from, -1).is_ok_and(|removed| removed) {
-                return n_common;
-            }
+        if self.cut(seq, held.tokens.len(), n_common) {
+            return n_common;
         }
         held.checkpoint(n_common).filter(|&n_tokens| self.go_back(seq, held, n_tokens)).unwrap_or(0)
+    }
+
+    /// Cuts a sequence of `n_held` tokens down to its first ones, where the memory allows that.
+    fn cut(&mut self, seq: usize, n_held: usize, n_tokens: usize) -> bool {
+        if n_tokens == 0 || !self.reaches_back(seq_id(seq), n_held, n_tokens) {
+            return false;
+        }
+        let from = i32::try_from(n_tokens).unwrap_or(i32::MAX);
+        n_tokens == n_held || self.context.remove(seq_id(seq), from, -1).is_ok_and(|removed| removed)
     }
 
     /// As [`keep`](Self::keep), so that the result is bit for bit that of a cold run: kernels round otherwise in passes of
@@ -97,11 +100,11 @@ impl DecodeLoop {
         let n_ubatch = self.limits.n_ubatch.max(1);
         let n_held = held.tokens.len();
         let n_common = common_prefix(&held.tokens, prompt).min(prompt.len().saturating_sub(1));
-        if n_common == n_held && !self.limits.restore.can_step_back {
-            return self.keep(seq, held, prompt);
-        }
-        let n_whole = n_common.min(n_held.saturating_sub(1)) / n_ubatch * n_ubatch;
-        self.keep(seq, held, &prompt[..(n_whole + 1).min(prompt.len())])
+        let n_kept = match n_common == n_held && !self.limits.restore.can_step_back {
+            true => n_common,
+            false => n_common.min(n_held.saturating_sub(1)) / n_ubatch * n_ubatch,
+        };
+        if self.cut(seq, n_held, n_kept) { n_kept } else { 0 }
     }
 
     /// Whether position `next` can be evaluated on what the memory holds: a running state has no past, and a window may have
