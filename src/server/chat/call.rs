@@ -34,6 +34,8 @@ pub struct ChatCall {
     pub continue_final_message: Option<Value>,
     /// Whether calls in the answer are parsed, or left in the content.
     pub parse_tool_calls: bool,
+    /// Whether an assistant message that is continued comes with the answer.
+    pub echo: bool,
     /// Sampling and the form of the reply.
     pub params: Params,
 }
@@ -62,6 +64,24 @@ impl ChatCall {
         self
     }
 
+    /// Whether the answer goes on with the last message, an assistant's.
+    pub fn continues(&self) -> bool {
+        let last = self.messages.as_array().and_then(|list| list.last());
+        last.is_some_and(|last| last["role"] == "assistant")
+            && self.add_generation_prompt != Some(true)
+            && self.continue_final_message != Some(json!(false))
+    }
+
+    /// The text that the answer begins with, where it is asked for.
+    pub fn echoed(&self) -> Option<String> {
+        let last = self.messages.as_array().filter(|_| self.echo && self.continues())?.last()?;
+        let text = match &last["content"] {
+            Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+            content => content.as_str().unwrap_or_default().to_owned(),
+        };
+        Some(text).filter(|text| !text.is_empty())
+    }
+
     /// Messages and how to answer them, nothing else.
     pub fn new(messages: Value, params: Params) -> Self {
         Self {
@@ -76,6 +96,7 @@ impl ChatCall {
             add_generation_prompt: None,
             continue_final_message: None,
             parse_tool_calls: true,
+            echo: false,
             params,
         }
     }

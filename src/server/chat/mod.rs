@@ -169,10 +169,16 @@ pub async fn start_one(state: &AppState, call: ChatCall) -> Result<(ChatSteps, P
 }
 
 async fn start_told(state: &AppState, call: ChatCall) -> Result<(Vec<ChatSteps>, PromptTokens), ApiError> {
-    let (n, is_streamed) = (call.params.n, call.params.stream);
+    let (n, is_streamed, echoed) = (call.params.n, call.params.stream, call.echoed());
     let Prepared { prompt, options, parser } = prepare_apart(state, call).await?;
     let (answers, tokens) = generation::start(state, prompt, options, n, is_streamed).await?;
-    let answers = answers.into_iter().map(|steps| parser.attach(steps)).collect::<Result<_, _>>()?;
+    let parsed = |steps| -> Result<ChatSteps, ApiError> {
+        let steps = parser.attach(steps)?;
+        let Some(content) = echoed.clone() else { return Ok(steps) };
+        let first = ChatStep::Delta(Delta { content, ..Delta::default() });
+        Ok(Box::pin(futures_util::stream::iter([Ok(first)]).chain(steps)))
+    };
+    let answers = answers.into_iter().map(parsed).collect::<Result<_, _>>()?;
     Ok((answers, tokens))
 }
 

@@ -83,6 +83,7 @@ pub fn read(fields: &Fields, state: &AppState) -> Result<ChatCall, ApiError> {
         add_generation_prompt: fields.bool("add_generation_prompt")?,
         continue_final_message: continuation(fields)?,
         parse_tool_calls: fields.bool("parse_tool_calls")?.unwrap_or(true),
+        echo: fields.bool("echo")?.unwrap_or(false),
         ..ChatCall::new(messages, params)
     };
     read_template_variables(fields, &mut call)?;

@@ -71,6 +71,7 @@ impl Params {
         let n = count(fields, "n")?.or(count(fields, "n_cmpl")?).unwrap_or(1);
         // Timings come with the last chunk in any case.
         fields.bool("timings_per_token")?;
+        read_without_effect(fields)?;
         // Read for its type only: one model is served, and replies carry that one's id.
         fields.string("model")?;
         let mut params = Self {
@@ -183,6 +184,18 @@ fn max_tokens(fields: &Fields, default: Option<u32>) -> Result<Option<u32>, ApiE
         };
     }
     Ok(strongest.unwrap_or(default))
+}
+
+/// Of these only the type is looked at: they say how to do what is not done here (`later` refuses that), or what is never done,
+/// shifting a full context.
+fn read_without_effect(fields: &Fields) -> Result<(), ApiError> {
+    for name in ["n_keep", "n_discard", "n_cache_reuse"] {
+        fields.integer(name)?;
+    }
+    for name in ["dry_base", "xtc_threshold", "dynatemp_exponent", "mirostat_tau", "mirostat_eta", "adaptive_decay"] {
+        fields.number(name)?;
+    }
+    Ok(())
 }
 
 /// llama-server's `sse_ping_interval`, in seconds; -1 is never.

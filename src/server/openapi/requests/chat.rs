@@ -17,7 +17,7 @@ pub struct ChatRequest {
     limits: Limits,
     logprobs: Option<bool>,
     /// Needs `logprobs`.
-    #[schema(minimum = 0)]
+    #[schema(minimum = 0, maximum = 100)]
     top_logprobs: Option<i64>,
 }
 
@@ -41,6 +41,8 @@ pub struct ChatOptions {
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<Continue>,
     parse_tool_calls: Option<bool>,
+    /// The answer begins with the assistant's message that it continues.
+    echo: Option<bool>,
     /// Other values than -1 are not supported yet.
     #[schema(minimum = -1, maximum = -1)]
     reasoning_budget_tokens: Option<i64>,

@@ -13,6 +13,8 @@ pub struct Generation {
     stream: Option<bool>,
     /// `timings` in every chunk.
     timings_per_token: Option<bool>,
+    /// Chunks of a stream that tell how far the prompt is.
+    return_progress: Option<bool>,
     /// 0 is greedy; negative numbers count as 0.
     temperature: Option<f32>,
     /// 0 keeps all tokens.
@@ -39,7 +41,7 @@ pub struct Generation {
     #[schema(minimum = -1)]
     id_slot: Option<i64>,
     /// Log-probabilities of so many alternatives.
-    #[schema(minimum = 0)]
+    #[schema(minimum = 0, maximum = 100)]
     n_probs: Option<i64>,
 }
 
