@@ -129,7 +129,13 @@ fn check(address: SocketAddr, row: &Row) -> Result<(), String> {
 
 #[test]
 fn every_body_has_its_status_and_shape() {
-    let server = Setup::cpu().flag("--ctx-size", "512").flag("--parallel", "2").flag("--alias", "tiny").start();
+    // A seed, since some draws of a model of bytes end in the middle of a character.
+    let server = Setup::cpu()
+        .flag("--ctx-size", "512")
+        .flag("--parallel", "2")
+        .flag("--alias", "tiny")
+        .flag("--seed", "1")
+        .start();
     let rows = rows();
     assert!(rows.len() >= N_ROWS, "{} rows", rows.len());
     let failures: Vec<String> = rows
