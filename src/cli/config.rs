@@ -53,7 +53,13 @@ pub fn refuse(mode: &Mode, args: &ServeArgs) -> Result<(), Failure> {
     }
     if let Some(flag) = first_refused(&args.refused) {
         let reason = if hybrid { "cannot be used with --device hybrid" } else { "is not supported by onebit" };
-        return Err(Failure::usage(format!("{flag} {reason}")));
+        let way_out = match flag {
+            "--mmproj" => ": models read text only here; leave it out",
+            "--rerank" | "--reranking" => ": /v1/rerank is not there yet",
+            "--embed" => "; --embeddings serves embeddings, without hybrid",
+            _ => "; leave it out",
+        };
+        return Err(Failure::usage(format!("{flag} {reason}{way_out}")));
     }
     if hybrid && args.endpoints.embeddings {
         return Err(Failure::usage("--embedding cannot be used with --device hybrid"));
