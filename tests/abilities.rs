@@ -251,3 +251,37 @@ fn grammars_that_llama_cpp_dies_of_are_refused() {
     ok(&server, "/completion", json!({"prompt": "hi", "n_predict": 4, "grammar": "root ::= \"a\"{2,3}"}));
     server.stop();
 }
+
+/// A chat format of the kind that many models have: calls as JSON between two marks.
+const CALLS_BETWEEN_MARKS: &str = "\
+{%- if tools %}<|im_start|>system\nTools: {{ tools | tojson }}\nCall as <tool_call>\n{\"name\": <name>, \"arguments\": <object>}\n</tool_call><|im_end|>\n{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}
+{%- for call in message.tool_calls %}\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// The grammars that llama.cpp makes for a chat format are taken, the one for a call that may come and the one for a call that
+/// must.
+#[test]
+fn tools_work_in_a_chat_format_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = folder.path().join("template.jinja");
+    std::fs::write(&template, CALLS_BETWEEN_MARKS).unwrap();
+    let server = Setup::cpu().flag("--chat-template-file", &template).flag("--ctx-size", "2048").start();
+    let tool = |name: &str| {
+        json!({"type": "function", "function": {"name": name, "description": "d", "parameters":
+            {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}}})
+    };
+    for parallel in [false, true] {
+        let body = |choice: &str, max_tokens: u32| {
+            json!({"messages": [{"role": "user", "content": "hi"}], "tools": [tool("lamp"), tool("radio")],
+                "tool_choice": choice, "parallel_tool_calls": parallel, "max_tokens": max_tokens, "seed": 1})
+        };
+        ok(&server, "/v1/chat/completions", body("auto", 4));
+        let reply = ok(&server, "/v1/chat/completions", body("required", 400));
+        let call = &reply["choices"][0]["message"]["tool_calls"][0]["function"];
+        assert!(["lamp", "radio"].map(Value::from).contains(&call["name"]), "{reply}");
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert!(arguments["on"].is_boolean(), "{reply}");
+    }
+    server.stop();
+}

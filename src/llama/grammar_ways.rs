@@ -228,10 +228,10 @@ impl Walk<'_, '_> {
         if !element.what.may_be_empty(&self.may_be_empty) {
             return Ok(ways);
         }
-        if element.max == u64::MAX {
-            return Err("left recursion: the grammar repeats without end what may be empty".to_owned());
-        }
-        Ok(ways.saturating_mul(element.max.max(1)))
+        // Of an endless repetition the part beyond the minimum is one loop, whose stacks do not grow: (call? space)+ is what
+        // llama.cpp itself makes for many chat formats.
+        let n_times = if element.max == u64::MAX { element.min } else { element.max };
+        Ok(ways.saturating_mul(n_times.max(1)))
     }
 
     /// An answer gets to every place of every row.
