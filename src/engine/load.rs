@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 
 use crate::llama::{
-    self, Batch, ChatTemplates, Context, ContextParams, KvType, Model, ModelParams, PoolingType, SeqId, Token,
+    self, Batch, ChatTemplates, Context, ContextParams, KvType, Model, ModelParams, PoolingType, SeqId, Token, gguf,
 };
 use crate::state::{Layout, ModelFacts};
-use crate::store::Store;
+use crate::store::{Store, identity};
 
 use super::device::{self, Selection};
 use super::probe::Probe;
@@ -280,6 +280,10 @@ fn prepare(
     let n_ctx = context.n_ctx() / config.n_seq;
     let (layout, state_bytes_full) =
         if config.warmup && generates { learn(&mut context, n_ctx) } else { (Err(NOT_LEARNT.to_owned()), 0) };
+    let layout = match beyond_original(model, config, context.n_ctx()) {
+        Some(reason) => Err(reason),
+        None => layout,
+    };
     let limits = Limits {
         n_ctx: n_ctx as usize,
         n_seq: config.n_seq as usize,
@@ -313,6 +317,25 @@ fn prepare(
 const ENCODER: &str = "it is an encoder, which generates no text; for embeddings give --embeddings";
 
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";
+
+/// Some models turn K by other factors in a context that is longer than the one they were first made for (LongRoPE,
+/// arXiv:2402.13753; llama.cpp decides by the whole context, all sequences together). A state file does not say by which; those
+/// that others write are for the shorter one.
+fn beyond_original(model: &Model, config: &EngineConfig, n_ctx: u32) -> Option<String> {
+    let architecture = model.metadata("general.architecture")?;
+    let original: u32 =
+        model.metadata(&format!("{architecture}.rope.scaling.original_context_length"))?.parse().ok()?;
+    let is_beyond = n_ctx > original && {
+        let has_both = |part: std::path::PathBuf| gguf::has_tensor(&part, "rope_factors_long.weight").unwrap_or(true);
+        identity::parts_of(&config.model).into_iter().any(has_both)
+    };
+    is_beyond.then(|| {
+        format!(
+            "this model's K is computed otherwise in contexts of more than {original} tokens, and state files do not say for \
+             which they are; --ctx-size times --parallel of at most {original} makes handoffs possible"
+        )
+    })
+}
 
 /// Runs two tokens through the model, which pages the weights in, and learns from their state what this model's state
 /// files look like and how large one of a full context is.

@@ -138,7 +138,8 @@ impl Hybrid {
     ///
     /// Errors: `SlotDir`.
     pub fn new(engine: Engine, config: HybridConfig) -> Result<Hybrid, HybridError> {
-        let n_bytes = engine.info().state_bytes_full.saturating_mul(2);
+        let n_files = u64::try_from(config.prefill_ahead.saturating_add(1).max(2)).unwrap_or(u64::MAX);
+        let n_bytes = engine.info().state_bytes_full.saturating_mul(n_files);
         Self::with_backend(Box::new(engine), config, n_bytes)
     }
 
@@ -297,9 +298,14 @@ impl Hybrid {
         }
         self.0.counts.fallbacks.fetch_add(1, Relaxed);
         self.0.sink.say(&fallback_line(reason));
-        // The first two are not the provider's doing, and one that rests was not tried.
-        let is_providers =
-            !matches!(reason, HybridError::NoProvider | HybridError::NothingToHandOver | HybridError::Resting { .. });
+        // The first two are not the provider's doing, one that rests was not tried, and one that answers why is well.
+        let is_providers = !matches!(
+            reason,
+            HybridError::NoProvider
+                | HybridError::NothingToHandOver
+                | HybridError::Resting { .. }
+                | HybridError::Answered(_)
+        );
         if is_providers && let Some(word) = self.0.policy.lock().failed(Instant::now()) {
             self.0.sink.say(&format!("onebit serve: handoff: {word}"));
         }

@@ -34,6 +34,19 @@ pub fn outline(path: &Path) -> Result<Outline, Error> {
     }
 }
 
+/// Whether a file has a tensor of this name.
+pub fn has_tensor(path: &Path, name: &str) -> Result<bool, Error> {
+    let (path_text, name) = (c_path(path)?, c_string(name)?);
+    let params = llama_sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
+    // SAFETY: the path outlives the call; without `ctx` no tensors are made.
+    let gguf = NonNull::new(unsafe { llama_sys::gguf_init_from_file(path_text.as_ptr(), params) });
+    let gguf = gguf.ok_or_else(|| Error::Failed(format!("cannot read {}", path.display())))?;
+    // An owner that frees it.
+    let gguf = Writer { gguf, tensors: Vec::new() };
+    // SAFETY: the file's description is alive, and the name is NUL-terminated.
+    Ok(unsafe { llama_sys::gguf_find_tensor(gguf.gguf.as_ptr(), name.as_ptr()) } >= 0)
+}
+
 /// A GGUF file in the making: metadata and f32 tensors, all in memory until [`Writer::write`].
 pub struct Writer {
     gguf: NonNull<llama_sys::gguf_context>,

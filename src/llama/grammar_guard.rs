@@ -256,6 +256,8 @@ mod tests {
         let choices: String =
             (0..10).map(|i| format!("d{i} ::= {}\n", vec![format!("d{}", i + 1); 10].join(" | "))).collect();
         let choices = format!("root ::= \"q\" d0\n{choices}d10 ::= \"x\"");
+        let (open, close) = ("(".repeat(150), ")".repeat(150));
+        let groups: String = (0..60).map(|i| format!("r{i} ::= {open}r{}{close}\n", i + 1)).collect();
         let chain: String = (0..5000).map(|i| format!("a{i} ::= a{}\n", i + 1)).collect();
         for (bad, expected) in [
             (format!("root ::= {}\"a\"{}", "(".repeat(5000), ")".repeat(5000)), "nested deeper"),
@@ -265,6 +267,7 @@ mod tests {
             ("root ::= (\"a\"?){1000} \"b\"".to_owned(), "may be empty"),
             ("e ::= \"q\"?\nroot ::= e root \"x\" | \"y\"".to_owned(), "left recursion"),
             ("root ::= a\na ::= b \"x\" | \"y\"\nb ::= [ ]* a?".to_owned(), "left recursion"),
+            (format!("root ::= r0\n{groups}r60 ::= \"x\""), "lead to each other"),
             (format!("root ::= {}", many("a", 50_000)), "ways to go on"),
             (ladder, "ways to go on"),
             (choices, "ways to go on"),

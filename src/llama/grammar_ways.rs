@@ -8,7 +8,7 @@ use super::grammar_guard::Token;
 
 /// Ways to go on: at this number a token takes seconds.
 const MAX_WAYS: u64 = 3000;
-/// Rules that lead to each other, one within the other: the walk here recurses for each.
+/// Rules and groups one within the other: the walk here recurses for each, and so does llama.cpp's.
 const MAX_NESTED: usize = 2600;
 
 /// One alternative after the other, each a row of elements.
@@ -187,22 +187,22 @@ impl Walk<'_, '_> {
             Known::Not => {}
         }
         self.known[number] = Known::Open;
-        self.n_nested += 1;
-        if self.n_nested > MAX_NESTED {
-            return Err("the rules of the grammar lead to each other too many times".to_owned());
-        }
         let grammar = self.grammar;
         let ways = self.choice(&grammar.rules[number])?;
-        self.n_nested -= 1;
         self.known[number] = Known::Ways(ways);
         Ok(ways)
     }
 
     fn choice(&mut self, choice: &Choice) -> Result<u64, String> {
+        self.n_nested += 1;
+        if self.n_nested > MAX_NESTED {
+            return Err("the rules of the grammar lead to each other too many times".to_owned());
+        }
         let mut all = 0u64;
         for row in choice {
             all = all.saturating_add(self.row(row)?);
         }
+        self.n_nested -= 1;
         limited(all)
     }
 

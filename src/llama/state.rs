@@ -99,7 +99,8 @@ impl Context {
         let n_written = unsafe {
             llama_sys::llama_state_seq_get_data_ext(self.as_ptr(), data.as_mut_ptr(), data.len(), seq.0, flags)
         };
-        if n_written == size { Ok(data) } else { Err(Error::Failed("llama.cpp gave no state".to_owned())) }
+        // 0 is what an exception makes of both.
+        if n_written == size && size > 0 { Ok(data) } else { Err(Error::Failed("llama.cpp gave no state".to_owned())) }
     }
 
     /// Puts back what [`partial_state`](Self::partial_state) gave for this sequence of this context. What the sequence holds of

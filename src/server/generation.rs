@@ -67,18 +67,29 @@ pub async fn start(
     n: usize,
     is_streamed: bool,
 ) -> Result<Begun, ApiError> {
-    let max_queue = state.config().max_queue;
-    let admission = state.activity().admit(max_queue).ok_or_else(|| ApiError::queue_full(max_queue))?;
-    start_admitted(state, prompt, options, n, is_streamed, Some(admission)).await
+    start_in(&admit(state)?, state, prompt, options, n, is_streamed).await
 }
 
-async fn start_admitted(
+/// A request's place among those at work and those that wait; its last answer gives it back.
+pub type Place = Arc<Option<Admission>>;
+
+/// A place for a request.
+///
+/// # Errors
+/// All are taken: 503.
+pub fn admit(state: &AppState) -> Result<Place, ApiError> {
+    let max_queue = state.config().max_queue;
+    let admission = state.activity().admit(max_queue).ok_or_else(|| ApiError::queue_full(max_queue))?;
+    Ok(Arc::new(Some(admission)))
+}
+
+async fn start_in(
+    place: &Place,
     state: &AppState,
     prompt: Vec<Token>,
     options: GenerateOptions,
     n: usize,
     is_streamed: bool,
-    admission: Option<Admission>,
 ) -> Result<Begun, ApiError> {
     let n_ctx = state.backend()?.info().n_ctx as usize;
     if prompt.len() >= n_ctx {
@@ -86,7 +97,7 @@ async fn start_admitted(
         return Err(ApiError::context_overflow(prompt.len(), n_ctx));
     }
     let tokens = PromptTokens { n_prompt: prompt.len(), n_cached: 0 };
-    let mut begun = Box::pin(begin(state.clone(), prompt, options, n, admission));
+    let mut begun = Box::pin(begin(state.clone(), prompt, options, n, place.clone()));
     if !is_streamed {
         return begun.await;
     }
@@ -102,10 +113,9 @@ async fn begin(
     prompt: Vec<Token>,
     options: GenerateOptions,
     n: usize,
-    admission: Option<Admission>,
+    place: Place,
 ) -> Result<Begun, ApiError> {
     let backend = state.backend()?;
-    let admission = Arc::new(admission);
     let mut tokens = PromptTokens { n_prompt: prompt.len(), n_cached: 0 };
     let tasks: Vec<_> = (0..n).map(|_| state.activity().begin(prompt.len(), &options)).collect();
     let answers = backend.generate(prompt, options, n).await?;
@@ -118,7 +128,7 @@ async fn begin(
             _ => {}
         }
     }
-    Ok((answers.into_iter().map(|events| steps(&state, events, admission.clone())).collect(), tokens))
+    Ok((answers.into_iter().map(|events| steps(&state, events, place.clone())).collect(), tokens))
 }
 
 /// Answers that are still to begin. The first drives them all; dropping it ends them.
@@ -148,8 +158,9 @@ fn open_early(
     std::iter::once(first).chain(others).collect()
 }
 
-/// `n` answers to a prompt, which may have no tokens.
+/// `n` answers to one prompt of a request, which may have no tokens.
 pub async fn start_one(
+    place: &Place,
     state: &AppState,
     prompt: Vec<Token>,
     options: GenerateOptions,
@@ -158,7 +169,7 @@ pub async fn start_one(
     if prompt.is_empty() {
         return Ok((0..n).map(|_| empty(state)).collect());
     }
-    Ok(start(state, prompt, options, n, false).await?.0)
+    Ok(start_in(place, state, prompt, options, n, false).await?.0)
 }
 
 /// `n` answers to each of several prompts, to be streamed. The others begin as they are read; a prompt that does not fit is
@@ -173,23 +184,23 @@ pub async fn start_all(
     if let Some(prompt) = prompts.iter().find(|prompt| prompt.len() >= n_ctx) {
         return Err(ApiError::context_overflow(prompt.len(), n_ctx));
     }
+    let place = admit(state)?;
     let mut prompts = prompts.into_iter();
     let first = prompts.next().unwrap_or_default();
     let mut answers = match first.is_empty() {
         true => (0..n).map(|_| empty(state)).collect(),
-        false => start(state, first, options.clone(), n, true).await?.0,
+        false => start_in(&place, state, first, options.clone(), n, true).await?.0,
     };
     for prompt in prompts {
         // Each answer on its own: those of one prompt share their beginning in the cache anyway.
         for index in 0..n {
-            let (state, prompt, mut options) = (state.clone(), prompt.clone(), options.clone());
+            let (place, state, prompt, mut options) = (place.clone(), state.clone(), prompt.clone(), options.clone());
             options.sampling.seed =
                 options.sampling.seed.map(|seed| seed.wrapping_add(u32::try_from(index).unwrap_or(0)));
             let begun = async move {
                 let answers = match prompt.is_empty() {
                     true => vec![empty(&state)],
-                    // The request has its place.
-                    false => start_admitted(&state, prompt, options, 1, true, None).await?.0,
+                    false => start_in(&place, &state, prompt, options, 1, true).await?.0,
                 };
                 Ok::<_, ApiError>(stream::iter(answers).flatten())
             };
@@ -250,13 +261,11 @@ struct Running {
     state: AppState,
     span: Span,
     _busy: Busy,
-    /// The request's place, until its last answer ends.
-    _admission: Arc<Option<Admission>>,
+    _place: Place,
 }
 
-fn steps(state: &AppState, events: Peekable<EventStream>, admission: Arc<Option<Admission>>) -> Steps {
-    let running =
-        Running { events, state: state.clone(), span: Span::current(), _busy: state.busy(), _admission: admission };
+fn steps(state: &AppState, events: Peekable<EventStream>, place: Place) -> Steps {
+    let running = Running { events, state: state.clone(), span: Span::current(), _busy: state.busy(), _place: place };
     Box::pin(stream::unfold(Some(running), async |running| {
         let mut running = running?;
         let step = running.next().await;

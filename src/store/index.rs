@@ -1,6 +1,6 @@
 //! What states there are, by their tokens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +16,8 @@ pub(super) struct Index {
     states: BTreeMap<Name, Vec<i32>>,
     /// States that are being written.
     pending: Vec<Vec<i32>>,
+    /// Bad, or not to be read; such a file may be one that this process cannot remove.
+    refused: BTreeSet<Name>,
     /// The folder's time of change when it was last read; `None` when it is to be read again.
     seen: Option<SystemTime>,
 }
@@ -30,12 +32,16 @@ impl Index {
         let names = folder.names();
         let mut states = BTreeMap::new();
         for name in names {
+            if self.refused.contains(&name) {
+                continue;
+            }
             let ids = match self.states.remove(&name) {
                 Some(ids) => Some(ids),
                 None => match folder.read_ids(&name) {
                     Ids::Good(ids) => Some(ids),
                     Ids::Bad(reason) => {
                         folder.refuse(&name, &reason);
+                        self.refused.insert(name.clone());
                         None
                     }
                     Ids::Unread => None,
@@ -84,6 +90,7 @@ impl Index {
 
     pub fn forget(&mut self, name: &Name) {
         self.states.remove(name);
+        self.refused.insert(name.clone());
         self.seen = None;
     }
 }

@@ -182,6 +182,7 @@ impl Store {
     /// Takes a state out of the store that was found bad.
     pub fn refuse(&self, found: &Found, reason: &dyn std::fmt::Display) {
         self.inner.folder.refuse(&found.name, reason);
+        self.inner.index.lock().forget(&found.name);
     }
 
     /// Takes a state out of the index: it is gone, or cannot be read now.

@@ -4,7 +4,7 @@
 //! prompt's last token is evaluated; the next request that shares the prompt goes on from there, though what was generated
 //! after it was another answer, or was left out of the conversation.
 
-use super::{DecodeLoop, Held, Share, seq_id};
+use super::{DecodeLoop, Held, Output, Share, seq_id};
 
 /// Copies that are kept of one sequence; each is as large as a running state, or a window.
 const MOST: usize = 4;
@@ -37,7 +37,8 @@ impl DecodeLoop {
             let Some(slot) = &self.slots[share.seq] else { continue };
             let n_tokens = slot.n_past;
             let is_last = slot.is_in_prompt() && n_tokens > 0 && n_tokens + 1 == slot.job.tokens.len();
-            let reuses = slot.job.options.reuse_prefix;
+            // A provider's files are made of whole passes only.
+            let reuses = slot.job.options.reuse_prefix && !matches!(slot.job.output, Output::File { .. });
             if !is_last || !reuses || self.held[share.seq].checkpoint(n_tokens) == Some(n_tokens) {
                 continue;
             }

@@ -13,6 +13,8 @@ pub(super) struct Held {
     /// Another program computed them. They serve the request that brought them and no other: what is evaluated here must not
     /// depend on whether a provider was right.
     pub is_foreign: bool,
+    /// A slot file brought them, of which nobody knows who computed it: they go to no store.
+    pub is_from_file: bool,
     /// When it was last used, in jobs begun since the start.
     pub used: u64,
     /// Of the first tokens; the oldest first.
@@ -23,6 +25,7 @@ impl Held {
     pub(super) fn clear(&mut self) {
         self.tokens.clear();
         self.checkpoints.clear();
+        (self.is_foreign, self.is_from_file) = (false, false);
     }
 }
 

@@ -230,7 +230,7 @@ impl DecodeLoop {
         self.n_begun += 1;
         let held = std::mem::take(&mut self.held[seq]);
         self.held[seq].used = self.n_begun;
-        self.held[seq].is_foreign = job.restore.is_some();
+        (self.held[seq].is_foreign, self.held[seq].is_from_file) = (job.restore.is_some(), false);
         if let Output::Embedding(reply) = &job.output {
             let _ = reply.send(embed(&mut self.context, seq_id, &job.tokens, self.limits.is_pooled));
             return;
@@ -242,6 +242,7 @@ impl DecodeLoop {
                 _ => self.keep(seq, &held, &job.tokens),
             };
             self.held[seq].is_foreign = held.is_foreign && n_cached > 0;
+            self.held[seq].is_from_file = held.is_from_file && n_cached > 0;
             self.held[seq].checkpoints = held.checkpoints;
             self.held[seq].cut_checkpoints(n_cached);
             let restore_time;
@@ -307,9 +308,11 @@ impl DecodeLoop {
         self.batch.clear();
         let mut shares: Vec<Share> = Vec::new();
         let order = (0..self.slots.len()).map(|offset| (self.first + offset) % self.slots.len());
-        let (decoding, prompts): (Vec<usize>, Vec<usize>) = order
-            .filter(|&seq| self.slots[seq].is_some())
-            .partition(|&seq| self.slots[seq].as_ref().is_some_and(|s| s.next.is_some()));
+        let busy: Vec<usize> = order.filter(|&seq| self.slots[seq].is_some()).collect();
+        // Where not all go into a batch, prompts have their turn as the others have.
+        let is_limited = busy.len() > self.limits.max_seq_per_batch;
+        let (decoding, prompts): (Vec<usize>, Vec<usize>) =
+            busy.into_iter().partition(|&seq| is_limited || self.slots[seq].as_ref().is_some_and(|s| s.next.is_some()));
         let n_most = match decoding.len() {
             0 => self.limits.n_batch,
             n => self.limits.n_batch.min(n + self.limits.prefill_chunk),

@@ -66,6 +66,7 @@ impl DecodeLoop {
                         let n_tokens = tokens.len();
                         self.held[seq].clear();
                         self.held[seq].tokens = tokens;
+                        self.held[seq].is_from_file = true;
                         Ok(SlotReport { n_tokens, n_bytes: 0 })
                     }
                     Err(reason) => {

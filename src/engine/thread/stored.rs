@@ -75,14 +75,14 @@ impl DecodeLoop {
         let started = Instant::now();
         let Some(found) = stored.store.find(&ids(&job.tokens), n_cached) else { return (n_cached, None) };
         let seq_id = seq_id(seq);
-        self.context.clear_seq(seq_id);
-        self.held[seq].checkpoints.clear();
         let is_whole = |bytes: &[u8]| found.name.holds(bytes);
         let (rules, probe, memory) = (&self.limits.restore, &mut stored.probe, &mut self.image_memory);
         let restored = restore::restore_whole(&mut self.context, seq_id, &found.path, &is_whole, rules, probe, memory);
         let store = stored.store.clone();
         match restored {
             Ok(tokens) => {
+                self.held[seq].checkpoints.clear();
+                self.held[seq].is_from_file = false;
                 let held = Held { tokens, ..Held::default() };
                 let n_kept = self.keep(seq, &held, &job.tokens);
                 if n_kept > 0 {
@@ -91,13 +91,20 @@ impl DecodeLoop {
                     return (n_kept, Some(started.elapsed()));
                 }
             }
-            Err(reason) if reason.blames_file() => store.refuse(&found, &reason),
             Err(reason) => {
-                tracing::info!("prefix store: {reason}");
-                store.missed(&found);
+                if reason.blames_file() {
+                    store.refuse(&found, &reason);
+                } else {
+                    tracing::info!("prefix store: {reason}");
+                    store.missed(&found);
+                }
+                if reason.leaves_sequence() {
+                    return (n_cached, None);
+                }
             }
         }
         self.context.clear_seq(seq_id);
+        self.held[seq].clear();
         (0, None)
     }
 
@@ -120,7 +127,8 @@ impl DecodeLoop {
 
     /// Gives the store a state of these tokens, which a sequence holds, if it wants one.
     pub(super) fn store_tokens(&mut self, seq: usize, tokens: &[Token]) {
-        let Some(stored) = self.stored.as_ref().filter(|_| !self.needs_wipe) else { return };
+        let is_known = !self.needs_wipe && !self.held[seq].is_from_file;
+        let Some(stored) = self.stored.as_ref().filter(|_| is_known) else { return };
         let (store, ids) = (stored.store.clone(), ids(tokens));
         if !store.wants(&ids) || self.context.state_size(seq_id(seq)) > store.max_bytes() {
             return;

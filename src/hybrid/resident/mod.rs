@@ -10,7 +10,7 @@ mod worker;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +25,8 @@ pub(super) struct Resident {
     rules: Rules,
     stop: CancellationToken,
     worker: Mutex<Option<Handle>>,
+    /// One permit, for the request that is being worked on: others that wait and are given up leave no files behind.
+    turn: Arc<Semaphore>,
     tally: Arc<Mutex<Tally>>,
 }
 
@@ -60,7 +62,14 @@ pub(super) struct Tally {
 
 impl Resident {
     pub(super) fn new(call: Runner, rules: Rules) -> Self {
-        Self { call, rules, stop: CancellationToken::new(), worker: Mutex::new(None), tally: Arc::default() }
+        Self {
+            call,
+            rules,
+            stop: CancellationToken::new(),
+            worker: Mutex::new(None),
+            turn: Arc::new(Semaphore::new(1)),
+            tally: Arc::default(),
+        }
     }
 
     pub(super) fn tally(&self) -> Tally {
@@ -78,8 +87,12 @@ impl Resident {
         backend_url: Option<String>,
         cancel: &CancellationToken,
     ) -> Result<Finished, HybridError> {
+        let turn = tokio::select! {
+            turn = self.turn.clone().acquire_owned() => turn.map_err(|_closed| HybridError::Stopped)?,
+            () = cancel.cancelled() => return Err(HybridError::Stopped),
+        };
         let (reply, answer) = oneshot::channel();
-        self.send(Ask { run_dir: run_dir.clone(), n_asked, backend_url, reply })?;
+        self.send(Ask { run_dir: run_dir.clone(), n_asked, backend_url, reply, turn })?;
         tokio::select! {
             answer = answer => answer.unwrap_or_else(|_| Err(self.gone())),
             () = cancel.cancelled() => Err(HybridError::Stopped),

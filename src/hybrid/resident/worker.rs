@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::live::Live;
@@ -25,6 +25,8 @@ pub(super) struct Ask {
     /// For the environment of a process that is started for this.
     pub backend_url: Option<String>,
     pub reply: oneshot::Sender<Result<Finished, HybridError>>,
+    /// Given back when it is done.
+    pub turn: OwnedSemaphorePermit,
 }
 
 pub(super) struct Worker {
@@ -45,7 +47,7 @@ impl Worker {
 
     pub(super) async fn run(mut self, mut asks: mpsc::UnboundedReceiver<Ask>) {
         while let Some(ask) = self.next(&mut asks).await {
-            let Ask { run_dir, n_asked, backend_url, reply } = ask;
+            let Ask { run_dir, n_asked, backend_url, reply, turn: _turn } = ask;
             if reply.is_closed() {
                 continue;
             }

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::schema::check_schema;
+use super::{
+    limits::{MAX_NAME, limit},
+    schema::check_schema,
+};
 use crate::server::{
     error::ApiError,
     fields::{Fields, wrong},
@@ -168,6 +171,11 @@ pub fn read_function(function: &Fields, parameters: &str) -> Result<Tool, ApiErr
         Some(schema @ Value::Object(_)) => schema.clone(),
         Some(other) => return Err(wrong(function.path(parameters), "an object", other)),
     };
+    if name.len() > MAX_NAME {
+        return Err(ApiError::field(function.path("name"), format_args!("is longer than {MAX_NAME} bytes")));
+    }
+    let mut schema = schema;
+    limit(&function.path(parameters), &mut schema)?;
     Ok(Tool { name, description: function.string("description")?.unwrap_or_default().to_owned(), parameters: schema })
 }
 

@@ -7,6 +7,13 @@ use crate::server::error::ApiError;
 
 type Object = Map<String, Value>;
 
+/// How many `allOf` may stand one in the other.
+const MAX_NESTED: usize = 8;
+
+/// Keywords below which schemas are looked at; others are not, and nothing may refer to what stands there.
+const LOOKED_AT: &[&str] =
+    &["$defs", "additionalProperties", "allOf", "anyOf", "definitions", "items", "oneOf", "prefixItems", "properties"];
+
 /// Says nothing about a value.
 const ANNOTATIONS: &[&str] =
     &["$comment", "default", "deprecated", "description", "example", "examples", "readOnly", "title", "writeOnly"];
@@ -19,7 +26,14 @@ const FORMATS: &[&str] = &["date", "time", "date-time", "uuid", "uuid1", "uuid2"
 /// # Errors
 /// The keyword that could not be kept, by its path.
 pub fn combine(root: &Value, path: &str, schema: &mut Object) -> Result<(), ApiError> {
-    merge_all_of(root, path, schema)?;
+    // One in another, as generators nest them.
+    for _ in 0..MAX_NESTED {
+        merge_all_of(root, path, schema)?;
+    }
+    if schema.contains_key("allOf") {
+        return refuse(path, "allOf", format_args!("is nested more than {MAX_NESTED} times"));
+    }
+    check_references(path, schema)?;
     check_names(path, schema)?;
     check_tuple(path, schema)?;
     check_text(path, schema)?;
@@ -35,6 +49,7 @@ fn merge_all_of(root: &Value, path: &str, schema: &mut Object) -> Result<(), Api
     let Some(parts) = schema.get("allOf") else { return Ok(()) };
     let parts = match parts.as_array().map(Vec::as_slice) {
         Some([]) | None => return refuse(path, "allOf", "expected an array of schemas"),
+        Some([one]) if schema.contains_key("properties") => vec![resolved(root, one)],
         Some([one]) => vec![one.clone()],
         Some(several) => several.iter().map(|part| resolved(root, part)).collect(),
     };
@@ -61,8 +76,12 @@ fn is_object(part: &Object) -> bool {
         && part.get("additionalProperties").is_none_or(|more| more == &json!(true))
 }
 
-/// What a local `$ref` stands for; what cannot be found is left for the converter to name.
+/// What a local `$ref` stands for; what cannot be found, or says more, is left for others to name.
 fn resolved(root: &Value, part: &Value) -> Value {
+    let says_more = |part: &Object| part.keys().any(|key| key != "$ref" && !ANNOTATIONS.contains(&key.as_str()));
+    if part.as_object().is_some_and(says_more) {
+        return part.clone();
+    }
     let target = part["$ref"].as_str().and_then(|name| root.pointer(name.strip_prefix('#')?));
     target.unwrap_or(part).clone()
 }
@@ -97,6 +116,32 @@ fn merge(path: &str, schema: &mut Object, key: String, value: Value) -> Result<(
     Ok(())
 }
 
+/// Definitions are looked up by their names with all but letters and digits made one.
+fn check_references(path: &str, schema: &Object) -> Result<(), ApiError> {
+    if let Some(Value::String(target)) = schema.get("$ref") {
+        let first = target.strip_prefix("#/").and_then(|target| target.split('/').next());
+        if !first.is_some_and(|first| LOOKED_AT.contains(&first)) {
+            return refuse(path, "$ref", "refers to what is no part of this schema; put it under `$defs`");
+        }
+    }
+    for key in ["$defs", "definitions"] {
+        let names = schema.get(key).and_then(Value::as_object).into_iter().flat_map(Object::keys);
+        let mut seen = std::collections::HashSet::new();
+        for name in names {
+            let words: Vec<&str> =
+                name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+            if !seen.insert(words.join("-")) {
+                return refuse(
+                    path,
+                    key,
+                    format_args!("has another name so much like `{name}` that it is taken for it"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Names that the converter does not see, or takes for others.
 fn check_names(path: &str, schema: &Object) -> Result<(), ApiError> {
     let properties = schema.get("properties").and_then(Value::as_object);
@@ -117,16 +162,22 @@ fn check_names(path: &str, schema: &Object) -> Result<(), ApiError> {
 }
 
 /// An array has items of one kind, or these items and no others.
-fn check_tuple(path: &str, schema: &Object) -> Result<(), ApiError> {
+fn check_tuple(path: &str, schema: &mut Object) -> Result<(), ApiError> {
     let tuple = ["prefixItems", "items"].into_iter().find_map(|key| Some((key, schema.get(key)?.as_array()?)));
     let Some((key, items)) = tuple else { return Ok(()) };
-    if key == "prefixItems" && schema.get("items").is_some_and(|rest| rest != &json!(false)) {
-        return refuse(path, "items", "cannot be enforced beside `prefixItems`; leave it out");
+    let n_items = items.len() as u64;
+    if key == "prefixItems" {
+        // None beyond those that are given is what the converter makes of it in any case.
+        match schema.get("items") {
+            None => {}
+            Some(Value::Bool(false)) => _ = schema.remove("items"),
+            Some(_) => return refuse(path, "items", "cannot be enforced beside `prefixItems`; leave it out"),
+        }
     }
     let count = |key: &str| schema.get(key).and_then(Value::as_u64);
     for (bound, is_kept) in [
-        ("minItems", count("minItems").is_none_or(|n| n <= items.len() as u64)),
-        ("maxItems", count("maxItems").is_none_or(|n| n >= items.len() as u64)),
+        ("minItems", count("minItems").is_none_or(|n| n <= n_items)),
+        ("maxItems", count("maxItems").is_none_or(|n| n >= n_items)),
     ] {
         if !is_kept {
             return refuse(path, bound, format_args!("cannot be enforced beside `{key}`, which gives every item"));
@@ -136,7 +187,11 @@ fn check_tuple(path: &str, schema: &Object) -> Result<(), ApiError> {
 }
 
 /// A text has a pattern, or a format, or a length.
-fn check_text(path: &str, schema: &Object) -> Result<(), ApiError> {
+fn check_text(path: &str, schema: &mut Object) -> Result<(), ApiError> {
+    if schema.contains_key("pattern") {
+        // An annotation where something says it exactly.
+        schema.remove("format");
+    }
     let format = schema.get("format").and_then(Value::as_str).filter(|format| FORMATS.contains(format));
     let forms = [
         ("pattern", schema.contains_key("pattern")),
@@ -166,7 +221,9 @@ fn check_values(path: &str, schema: &Object) -> Result<(), ApiError> {
         "object" => value.is_object(),
         _ => true,
     };
+    let is_nullable = schema.get("nullable") == Some(&json!(true));
     let is_of_type = |value: &Value| match kind {
+        _ if is_nullable && value.is_null() => true,
         Value::String(kind) => is_of(value, kind),
         Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).any(|kind| is_of(value, kind)),
         _ => true,
@@ -209,8 +266,8 @@ mod tests {
         });
         assert_eq!(merged.unwrap(), expected);
         assert_eq!(
-            combined(json!({"allOf": [{"$ref": "#/x"}], "default": 1})).unwrap(),
-            json!({"default": 1, "$ref": "#/x"})
+            combined(json!({"allOf": [{"$ref": "#/$defs/x"}], "default": 1})).unwrap(),
+            json!({"default": 1, "$ref": "#/$defs/x"})
         );
         assert_eq!(
             combined(json!({"allOf": [{"type": "string", "maxLength": 3}]})).unwrap(),
@@ -236,7 +293,8 @@ mod tests {
             (json!({"prefixItems": [{}, {}], "maxItems": 1}), "s.maxItems"),
             (json!({"items": [{}, {}], "minItems": 3}), "s.minItems"),
             (json!({"type": "string", "pattern": "^a$", "maxLength": 3}), "s.maxLength"),
-            (json!({"type": "string", "pattern": "^a$", "format": "date"}), "s.format"),
+            (json!({"allOf": [{"$ref": "#/x", "required": ["a"]}, {"properties": {}}]}), "s.allOf"),
+            (json!({"allOf": [{"allOf": [{"type": "string"}, {"type": "integer"}]}]}), "s.allOf"),
             (json!({"type": "string", "format": "date", "maxLength": 3}), "s.maxLength"),
             (json!({"type": "integer", "enum": ["a", 1]}), "s.enum"),
             (json!({"type": "integer", "const": 1.5}), "s.const"),
@@ -248,9 +306,9 @@ mod tests {
     #[test]
     fn what_says_the_same_passes() {
         for schema in [
-            json!({"prefixItems": [{}, {}], "items": false, "minItems": 2, "maxItems": 2}),
+            json!({"prefixItems": [{}, {}], "minItems": 2, "maxItems": 2}),
             json!({"type": "string", "minLength": 1, "maxLength": 3, "format": "email"}),
-            json!({"type": "string", "pattern": "^a$", "minLength": 0, "format": "hostname"}),
+            json!({"type": "string", "pattern": "^a$", "minLength": 0}),
             json!({"type": ["integer", "null"], "enum": [1, 2.0, null]}),
             json!({"type": "object", "properties": {"a": {}}, "required": ["a"]}),
         ] {

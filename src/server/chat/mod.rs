@@ -8,6 +8,7 @@
 mod call;
 mod combine;
 mod force;
+mod limits;
 mod parse;
 mod pattern;
 mod prepare;

@@ -88,6 +88,10 @@ impl Rewriter<'_> {
         if is_forbidden(u32::from(c)) {
             return Err(format!("asks for {c:?}, which JSON text has only escaped"));
         }
+        if !c.is_ascii() {
+            // The converter takes a literal byte by byte.
+            return self.push_class(&[(c.into(), c.into())]);
+        }
         self.text.push(c);
         Ok(())
     }
@@ -100,10 +104,8 @@ impl Rewriter<'_> {
     fn escape(&mut self) -> Result<(), String> {
         match self.escaped()? {
             Escaped::Class(ranges) => self.push_class(&ranges),
-            Escaped::Char(c) if SYNTAX.contains(c) => {
-                self.text.extend(['\\', c]);
-                Ok(())
-            }
+            // As a class: the converter would repeat all of a literal, not its last character alone.
+            Escaped::Char(c) if SYNTAX.contains(c) => self.push_class(&[(c.into(), c.into())]),
             Escaped::Char(c) => self.literal(c),
         }
     }
@@ -203,7 +205,18 @@ fn word() -> Ranges {
 }
 
 fn space() -> Ranges {
-    vec![(9, 13), (0x20, 0x20), (0xa0, 0xa0), (0x2028, 0x2029)]
+    vec![
+        (9, 13),
+        (0x20, 0x20),
+        (0xa0, 0xa0),
+        (0x1680, 0x1680),
+        (0x2000, 0x200a),
+        (0x2028, 0x2029),
+        (0x202f, 0x202f),
+        (0x205f, 0x205f),
+        (0x3000, 0x3000),
+        (0xfeff, 0xfeff),
+    ]
 }
 
 fn is_forbidden(code: u32) -> bool {
@@ -269,7 +282,7 @@ mod tests {
         for (pattern, expected) in [
             ("^a$", "^a$"),
             ("^a", &format!("^(a){ANY}*$")),
-            ("a\\$", &format!("^{ANY}*(a\\$){ANY}*$")),
+            ("a\\$", &format!("^{ANY}*(a[\\x24]){ANY}*$")),
             ("^\\d[\\d\\w]$", "^[0-9][0-9A-Z\\x5fa-z]$"),
             ("^a.b$", &format!("^a{ANY}b$")),
             ("^a+?b??c{2,3}?$", "^a+b?c{2,3}$"),
@@ -277,13 +290,14 @@ mod tests {
             ("^[^a-z]$", r"^[\x20-\x21\x23-\x5b\x5d-\x60\x7b-\x7e\x80-\ud7ff\ue000-\U0010ffff]$"),
             ("^[!-~]$", r"^[\x21\x23-\x5b\x5d-\x7e]$"),
             ("^[a\"-]$", r"^[\x2da]$"),
+            ("^v1\\.?é+$", r"^v1[\x2e]?[\xe9]+$"),
             ("^[\\]x]$", r"^[\x5dx]$"),
             ("^[\\s\\S]*$", &format!("^{ANY}*$")),
             (
                 "^\\S\\s$",
-                r"^[\x21\x23-\x5b\x5d-\x7e\x80-\x9f\xa1-\u2027\u202a-\ud7ff\ue000-\U0010ffff][\x20\xa0\u2028-\u2029]$",
+                r"^[\x21\x23-\x5b\x5d-\x7e\x80-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\ud7ff\ue000-\ufefe\uff00-\U0010ffff][\x20\xa0\u1680\u2000-\u200a\u2028-\u2029\u202f\u205f\u3000\ufeff]$",
             ),
-            ("^\\u0041\\x42\\.\\/$", "^AB\\./$"),
+            ("^\\u0041\\x42\\.\\/$", "^AB[\\x2e]/$"),
         ] {
             assert_eq!(rewrite(pattern).as_deref(), Ok(expected), "{pattern}");
         }

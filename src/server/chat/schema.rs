@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{combine::combine, pattern};
+use super::{combine::combine, limits::limit, pattern};
 use crate::{engine::Grammar, llama, server::error::ApiError};
 
 /// Keywords that say nothing about a value, or that the converter enforces.
@@ -77,6 +77,24 @@ const UNENFORCEABLE: &[&str] = &[
 /// Of several of these in one schema the converter reads the first and passes over the rest.
 const EXCLUSIVE: &[&str] = &["$ref", "oneOf", "anyOf", "allOf", "const", "enum", "properties"];
 
+const BOUNDS: &[&str] = &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
+
+/// What says something of a value and is passed over beside a keyword that says it all.
+const CONSTRAINTS: &[&str] = &[
+    "additionalProperties",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minimum",
+    "pattern",
+    "prefixItems",
+];
+
 /// Repetitions in a grammar end here (llama.cpp's limit). A longer maximum is as good as none for text that has to fit a
 /// context; a longer minimum cannot be kept.
 const MAX_REPETITION: u64 = 2000;
@@ -86,6 +104,9 @@ const MAX_PROPERTIES: usize = 400;
 
 /// Characters of a client's text in a message.
 const MAX_SHOWN: usize = 200;
+
+/// How many schemas one may be made of.
+const MAX_SCHEMAS: usize = 20_000;
 
 /// How deep schemas may nest.
 const MAX_DEPTH: usize = 64;
@@ -98,8 +119,9 @@ pub fn check_schema(path: &str, mut schema: Value) -> Result<Value, ApiError> {
     match &mut schema {
         Value::Object(object) if object.is_empty() => schema = json!({"type": "object"}),
         Value::Object(_) => {
+            limit(path, &mut schema)?;
             let root = schema.clone();
-            walk(&root, path, &mut schema, 0)?;
+            Walk { root: &root, n_left: MAX_SCHEMAS }.schema(path, &mut schema, 0)?;
         }
         other => {
             let kind = crate::server::fields::kind_of(other);
@@ -131,42 +153,72 @@ pub fn tolerated(parameters: &Value) -> Value {
 pub fn schema_grammar(schema: &Value, field: &str) -> Result<Grammar, ApiError> {
     let gbnf = llama::schema_to_grammar(&schema.to_string())
         .map_err(|error| ApiError::field(field, error.to_string().replace('\n', " ")))?;
-    Ok(Grammar { gbnf, ..Grammar::default() })
+    Ok(Grammar { gbnf: with_good_names(&gbnf), ..Grammar::default() })
 }
 
-fn walk(root: &Value, path: &str, schema: &mut Value, depth: usize) -> Result<(), ApiError> {
-    if depth > MAX_DEPTH {
-        let shown: String = path.chars().take(MAX_SHOWN).collect();
-        return Err(ApiError::field(shown, format_args!("the schema is nested deeper than {MAX_DEPTH} levels")));
-    }
-    // `true` and `false` are schemas too.
-    let Value::Object(object) = schema else { return Ok(()) };
-    combine(root, path, object)?;
-    refuse_unenforceable(path, object)?;
-    bounds(path, object)?;
-    repetitions(path, object)?;
-    if let Some(Value::String(pattern)) = object.get("pattern") {
-        let enforceable = enforceable(&format!("{path}.pattern"), pattern)?;
-        object.insert("pattern".into(), enforceable.into());
-    }
-    for key in ["properties", "$defs", "definitions"] {
-        if let Some(Value::Object(schemas)) = object.get_mut(key) {
-            schemas
-                .iter_mut()
-                .try_for_each(|(name, schema)| walk(root, &format!("{path}.{key}.{name}"), schema, depth + 1))?;
+/// The converter's rules for names that are none of the listed ones allow what JSON text has only escaped.
+fn with_good_names(gbnf: &str) -> String {
+    let rule = |line: &str| match line.split_once(" ::= ") {
+        Some((name, _)) if name.ends_with("additional-k") => line.replace("[^\"", r#"[^"\\\x00-\x1F\x7F"#),
+        _ => line.to_owned(),
+    };
+    gbnf.lines().map(rule).collect::<Vec<_>>().join("\n")
+}
+
+struct Walk<'a> {
+    root: &'a Value,
+    /// Schemas that may still be looked at: those that are put in the place of others are looked at each time.
+    n_left: usize,
+}
+
+impl Walk<'_> {
+    fn schema(&mut self, path: &str, schema: &mut Value, depth: usize) -> Result<(), ApiError> {
+        let refuse = |what: std::fmt::Arguments<'_>| {
+            let shown: String = path.chars().take(MAX_SHOWN).collect();
+            Err(ApiError::field(shown, what))
+        };
+        if depth > MAX_DEPTH {
+            return refuse(format_args!("the schema is nested deeper than {MAX_DEPTH} levels"));
         }
-    }
-    for key in ["oneOf", "anyOf", "allOf", "prefixItems", "items", "additionalProperties"] {
-        match object.get_mut(key) {
-            Some(Value::Array(schemas)) => schemas
-                .iter_mut()
-                .enumerate()
-                .try_for_each(|(index, schema)| walk(root, &format!("{path}.{key}[{index}]"), schema, depth + 1))?,
-            Some(schema @ Value::Object(_)) => walk(root, &format!("{path}.{key}"), schema, depth + 1)?,
-            _ => {}
+        self.n_left = self.n_left.saturating_sub(1);
+        if self.n_left == 0 {
+            return refuse(format_args!("the schema stands for more than {MAX_SCHEMAS} schemas"));
         }
+        // Anything is welcome.
+        if *schema == Value::Bool(true) {
+            *schema = json!({});
+        }
+        let Value::Object(object) = schema else { return Ok(()) };
+        combine(self.root, path, object)?;
+        refuse_unenforceable(path, object)?;
+        bounds(path, object)?;
+        repetitions(path, object)?;
+        if let Some(Value::String(pattern)) = object.get("pattern") {
+            let enforceable = enforceable(&format!("{path}.pattern"), pattern)?;
+            object.insert("pattern".into(), enforceable.into());
+        }
+        self.children(path, object, depth)
     }
-    Ok(())
+
+    fn children(&mut self, path: &str, object: &mut Map<String, Value>, depth: usize) -> Result<(), ApiError> {
+        for key in ["properties", "$defs", "definitions"] {
+            if let Some(Value::Object(schemas)) = object.get_mut(key) {
+                schemas
+                    .iter_mut()
+                    .try_for_each(|(name, schema)| self.schema(&format!("{path}.{key}.{name}"), schema, depth + 1))?;
+            }
+        }
+        for key in ["oneOf", "anyOf", "allOf", "prefixItems", "items", "additionalProperties"] {
+            match object.get_mut(key) {
+                Some(Value::Array(schemas)) => schemas.iter_mut().enumerate().try_for_each(|(index, schema)| {
+                    self.schema(&format!("{path}.{key}[{index}]"), schema, depth + 1)
+                })?,
+                Some(schema @ Value::Object(_)) => self.schema(&format!("{path}.{key}"), schema, depth + 1)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 fn refuse_unenforceable(path: &str, schema: &Map<String, Value>) -> Result<(), ApiError> {
@@ -186,12 +238,49 @@ fn refuse_unenforceable(path: &str, schema: &Map<String, Value>) -> Result<(), A
     {
         return refuse(second, &format!("cannot be enforced beside `{first}`; combine them in one"));
     }
+    refuse_passed_over(path, schema)?;
     let is_number = schema
         .get("type")
         .is_some_and(|kind| kind == "number" || kind.as_array().is_some_and(|kinds| kinds.contains(&json!("number"))));
     for key in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"] {
         if is_number && schema.contains_key(key) {
             return refuse(key, "a bound of a `number` cannot be enforced (that of an `integer` can); leave it out");
+        }
+    }
+    Ok(())
+}
+
+/// Constraints that the converter does not look at: beside a keyword that says it all, and without the type that they are for.
+fn refuse_passed_over(path: &str, schema: &Map<String, Value>) -> Result<(), ApiError> {
+    let refuse = |key: &str, why: &str| Err(ApiError::field(format!("{path}.{key}"), why));
+    let has = |key: &&&str| schema.contains_key(**key);
+    if let Some(whole) = ["$ref", "oneOf", "anyOf", "enum", "const"].iter().find(has)
+        && let Some(key) = CONSTRAINTS.iter().find(has)
+    {
+        return refuse(key, &format!("cannot be enforced beside `{whole}`; put it there, or leave it out"));
+    }
+    let is_typed = |part: &Value| {
+        ["type", "$ref", "enum", "const", "anyOf", "oneOf", "properties"].iter().any(|key| part.get(key).is_some())
+    };
+    for key in ["oneOf", "anyOf"] {
+        let parts = schema.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if schema.contains_key("type") && !parts.iter().all(is_typed) {
+            return refuse(key, "an alternative has no `type` of its own, and that beside it is passed over");
+        }
+    }
+    for (keys, needed) in [(BOUNDS, &["type"][..]), (&["minItems", "maxItems"], &["type", "items", "prefixItems"])] {
+        if let Some(key) = keys.iter().find(has)
+            && !needed.iter().any(|key| schema.contains_key(*key))
+        {
+            return refuse(key, "needs a `type` beside it");
+        }
+    }
+    for (one, other) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
+        if schema.contains_key(other) && (schema.contains_key(one) || !schema[other].is_number()) {
+            return refuse(
+                other,
+                "expected a number, and none of both `minimum` and `exclusiveMinimum` (or the maxima)",
+            );
         }
     }
     Ok(())
@@ -275,6 +364,11 @@ mod tests {
             json!({"type": "string", "pattern": "^\\d{3}-[\\w.]+$"}),
             json!({"type": "string", "pattern": "ab|cd"}),
             json!({"type": "string", "maxLength": 100_000}),
+            json!({"type": "object", "properties": {"a": true, "b": {"prefixItems": [{"type": "null"}], "items": false}}}),
+            json!({"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"}),
+            json!({"type": "object", "properties": {"x": {"type": "null"}}, "allOf": [{"$ref": "#/$defs/b"}],
+                   "$defs": {"b": {"type": "object", "properties": {"y": {"type": "null"}}}}}),
+            json!({"type": "string", "nullable": true, "enum": ["a", null]}),
         ] {
             assert_eq!(refused(schema.clone()), None, "{schema}");
         }
@@ -288,6 +382,15 @@ mod tests {
         let tolerated = tolerated(&parameters);
         assert!(tolerated["properties"]["pattern"]["pattern"].as_str().unwrap().starts_with("^[\\x20-"), "{tolerated}");
         assert_eq!(tolerated["properties"]["x"], json!({"enum": ["pattern"]}));
+    }
+
+    /// A few kilobytes that stand for 2^30 schemas.
+    fn chain_of_all_of() -> Value {
+        let part = |i: usize| json!({"allOf": [{"$ref": format!("#/$defs/d{}", i + 1)}, {"properties": {}}]});
+        let each = (0..30).map(|i| (format!("d{i}"), json!({"properties": {"l": part(i), "r": part(i)}})));
+        let mut defs: Map<String, Value> = each.collect();
+        defs.insert("d30".into(), json!({"properties": {}}));
+        json!({"$ref": "#/$defs/d0", "$defs": defs})
     }
 
     #[test]
@@ -310,12 +413,40 @@ mod tests {
             (json!({"type": "integer", "minimum": 10, "maximum": 1}), "s.minimum"),
             (json!({"type": "integer", "minimum": 1e40}), "s.minimum"),
             (json!({"$ref": "#/$defs/none"}), "s"),
+            (chain_of_all_of(), "s.$defs.d0.properties"),
             (json!({"type": "strange"}), "s"),
+            (
+                json!({"type": "array", "items": {"$ref": "#/$defs/x", "maxLength": 5}, "$defs": {"x": {}}}),
+                "s.items.maxLength",
+            ),
+            (json!({"type": "integer", "anyOf": [{"minimum": 1}, {"maximum": 0}]}), "s.anyOf"),
+            (json!({"minimum": 1}), "s.minimum"),
+            (json!({"minItems": 1}), "s.minItems"),
+            (json!({"type": "integer", "minimum": 1, "exclusiveMinimum": 3}), "s.exclusiveMinimum"),
+            (json!({"type": "integer", "minimum": 1, "exclusiveMinimum": true}), "s.exclusiveMinimum"),
+            (json!({"enum": ["a"], "pattern": "^a$"}), "s.pattern"),
+            (json!({"type": "object", "$defs": {"a_b": {}, "a-b": {}}}), "s.$defs"),
+            (json!({"$ref": "#/components/x", "components": {"x": {}}}), "s.$ref"),
             (json!({"type": "string", "pattern": "^a\"b$"}), "s.pattern"),
             (json!({"type": "array", "items": {"$dynamicRef": "#x"}}), "s.items.$dynamicRef"),
             (json!({"type": "object", "properties": {"a": {"allOf": [{"not": {}}]}}}), "s.properties.a.not"),
         ] {
-            assert_eq!(refused(schema.clone()).as_deref(), Some(path), "{schema}");
+            let found = refused(schema.clone());
+            assert!(
+                found.as_deref().is_some_and(|found| found == path || path.len() > 12 && found.starts_with(path)),
+                "{schema}: {found:?}"
+            );
         }
+    }
+
+    #[test]
+    fn names_of_additional_properties_are_json() {
+        let schema =
+            json!({"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "null"}});
+        let grammar = schema_grammar(&check_schema("s", schema).unwrap(), "s").unwrap().gbnf;
+        assert!(
+            grammar.contains(r#"additional-k ::= ["] ( [a] char+ | [^"\\\x00-\x1F\x7Fa] char* )? ["]"#),
+            "{grammar}"
+        );
     }
 }

@@ -86,9 +86,10 @@ pub async fn answer(
         let writer = NativeWriter { shape, prompts, n, progress };
         return Ok(reply::stream(writer, answers, keep_alive));
     }
+    let place = generation::admit(&state)?;
     let mut replies = Vec::new();
     for prompt in prompts {
-        for steps in generation::start_one(&state, prompt.clone(), shape.options.clone(), n).await? {
+        for steps in generation::start_one(&place, &state, prompt.clone(), shape.options.clone(), n).await? {
             let Gathered { piece, report } = generation::gather(steps).await?;
             replies.push(shape.whole(replies.len(), &prompt, &piece, &report, piece.text.contains('\n')));
         }

@@ -44,9 +44,10 @@ pub async fn create(State(state): State<AppState>, ApiJson(body): ApiJson<Object
         let writer = TextWriter { head, backend, include_usage, has_logprobs, n, echoes, ended, offsets: Vec::new() };
         return Ok(reply::stream(writer, answers, keep_alive));
     }
+    let place = generation::admit(&state)?;
     let (mut choices, mut reports) = (Vec::new(), Vec::new());
     for (prompt, echo) in prompts.into_iter().zip(&echoes) {
-        for steps in generation::start_one(&state, prompt, options.clone(), n).await? {
+        for steps in generation::start_one(&place, &state, prompt, options.clone(), n).await? {
             let Gathered { piece, report } = generation::gather(steps).await?;
             let logprobs = has_logprobs.then(|| text_logprobs(&backend, &piece.logprobs, echo.chars().count()));
             let finish_reason = Some(finish_reason(&report.finish));

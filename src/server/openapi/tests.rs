@@ -37,6 +37,9 @@ impl Server {
         let engine = tokio::task::spawn_blocking(move || Engine::load(config).unwrap()).await.unwrap();
         let slot_save_path = Some(folder.path().to_owned());
         let mut config = ServerConfig { metrics: true, slot_save_path, ..ServerConfig::default() };
+        // An answer that ends at once has no chunk on the way.
+        config.defaults.ignore_eos = true;
+        config.defaults.sampling.seed = Some(1);
         config.defaults.max_tokens = Some(4);
         let state = AppState::new(config);
         state.set_ready(Backend::Local(engine));
