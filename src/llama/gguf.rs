@@ -18,13 +18,7 @@ pub struct Outline {
 
 /// Reads metadata and tensor table, no weights.
 pub fn outline(path: &Path) -> Result<Outline, Error> {
-    let path_text = c_path(path)?;
-    let params = llama_sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
-    // SAFETY: the path outlives the call; without `ctx` no tensors are made.
-    let gguf = NonNull::new(unsafe { llama_sys::gguf_init_from_file(path_text.as_ptr(), params) });
-    let gguf = gguf.ok_or_else(|| Error::Failed(format!("cannot read {}", path.display())))?;
-    // An owner that frees it.
-    let gguf = Writer { gguf, tensors: Vec::new() };
+    let gguf = described(path)?;
     // SAFETY: the file's description is alive, and the indices are below its count.
     unsafe {
         let data = llama_sys::gguf_get_data_offset(gguf.gguf.as_ptr()) as u64;
@@ -34,15 +28,19 @@ pub fn outline(path: &Path) -> Result<Outline, Error> {
     }
 }
 
-/// Whether a file has a tensor of this name.
-pub fn has_tensor(path: &Path, name: &str) -> Result<bool, Error> {
-    let (path_text, name) = (c_path(path)?, c_string(name)?);
+/// A file's description, without its tensors' data; in an owner that frees it.
+fn described(path: &Path) -> Result<Writer, Error> {
+    let path_text = c_path(path)?;
     let params = llama_sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
     // SAFETY: the path outlives the call; without `ctx` no tensors are made.
     let gguf = NonNull::new(unsafe { llama_sys::gguf_init_from_file(path_text.as_ptr(), params) });
     let gguf = gguf.ok_or_else(|| Error::Failed(format!("cannot read {}", path.display())))?;
-    // An owner that frees it.
-    let gguf = Writer { gguf, tensors: Vec::new() };
+    Ok(Writer { gguf, tensors: Vec::new() })
+}
+
+/// Whether a file has a tensor of this name.
+pub fn has_tensor(path: &Path, name: &str) -> Result<bool, Error> {
+    let (gguf, name) = (described(path)?, c_string(name)?);
     // SAFETY: the file's description is alive, and the name is NUL-terminated.
     Ok(unsafe { llama_sys::gguf_find_tensor(gguf.gguf.as_ptr(), name.as_ptr()) } >= 0)
 }
