@@ -14,6 +14,7 @@ mod logprob;
 mod probe;
 mod restore;
 mod slot;
+mod slot_files;
 mod template;
 mod text;
 mod thread;
@@ -41,7 +42,7 @@ pub use template::{ChatPrompt, ChatRequest};
 pub use types::*;
 
 use slot::{Job, Output};
-use thread::{Command, Counts, SlotAction, SlotReport, SlotWork};
+use thread::{Command, Counts};
 
 /// A handle on a loaded model. Clones share the model and its decode thread, which ends when the last handle and the last
 /// [`Generation`] are gone.
@@ -336,36 +337,6 @@ impl Engine {
         let (reply, answer) = std::sync::mpsc::channel();
         let job = Job::new(tokens, None, options, sampler, 0, Output::Embedding(reply));
         self.shared.send(Command::Job(Box::new(job)))?;
-        answer.recv().unwrap_or(Err(EngineError::Stopped))
-    }
-
-    /// Writes what a slot holds from its last job to a sequence-state file, by way of a temporary name beside it. Waits for the
-    /// slot; blocks. Returns tokens and bytes.
-    pub fn save_slot(&self, slot: u32, path: impl AsRef<Path>) -> Result<(usize, u64), EngineError> {
-        let path = path.as_ref();
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".part");
-        let temporary = std::path::PathBuf::from(temporary);
-        let report = self.on_slot(slot, SlotAction::Save(temporary.clone()))?;
-        std::fs::rename(&temporary, path)
-            .map_err(|err| EngineError::Save { path: path.display().to_string(), reason: err.to_string() })?;
-        Ok((report.n_tokens, report.n_bytes))
-    }
-
-    /// Loads a sequence-state file into a slot, whose next job may begin with the same tokens. The file is trusted as little as
-    /// a provider's. Waits for the slot; blocks. Returns the number of tokens.
-    pub fn restore_slot(&self, slot: u32, path: impl AsRef<Path>) -> Result<usize, EngineError> {
-        self.on_slot(slot, SlotAction::Restore(path.as_ref().to_owned())).map(|report| report.n_tokens)
-    }
-
-    /// Forgets what a slot holds. Waits for the slot; blocks. Returns the number of tokens.
-    pub fn erase_slot(&self, slot: u32) -> Result<usize, EngineError> {
-        self.on_slot(slot, SlotAction::Erase).map(|report| report.n_tokens)
-    }
-
-    fn on_slot(&self, slot: u32, action: SlotAction) -> Result<SlotReport, EngineError> {
-        let (reply, answer) = std::sync::mpsc::channel();
-        self.shared.send(Command::Slot(SlotWork { slot: slot as usize, action, reply }))?;
         answer.recv().unwrap_or(Err(EngineError::Stopped))
     }
 
