@@ -114,7 +114,10 @@ impl Policy {
 
     /// The evaluation of `n_tokens` tokens here.
     pub fn evaluated(&mut self, n_tokens: usize, took: Duration) {
-        self.here.add(n_tokens, took);
+        // A single token is a decoding step, which says little of what several cost at once.
+        if n_tokens > 1 {
+            self.here.add(n_tokens, took);
+        }
     }
 
     /// A provider that failed. Returns what the operator is to know, once.
@@ -216,6 +219,8 @@ mod tests {
         let mut policy = Policy::new(HandoffMode::Auto, 0);
         assert!(hands_over(&policy.choose(1000, 0, now)));
         assert!(!hands_over(&policy.choose(100, 0, now)));
+        policy.evaluated(1, 30 * MS);
+        assert!(!hands_over(&policy.choose(100, 0, now)), "a single token tells nothing");
         policy.evaluated(100, 200 * MS);
         assert!(hands_over(&policy.choose(100, 0, now)));
     }
