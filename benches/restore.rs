@@ -55,6 +55,7 @@ fn plain_context(path: &Path, n_ctx: u32) -> Result<Context, onebit::llama::Erro
         n_batch: 512,
         n_ubatch: 512,
         n_seq: 1,
+        unified: true,
         n_threads,
         n_threads_batch: n_threads,
         flash_attention: None,

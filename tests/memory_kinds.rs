@@ -6,10 +6,10 @@ mod common;
 
 use std::path::Path;
 
-use onebit::engine::{CacheType, Engine, EngineError, Event};
+use onebit::engine::{CacheType, Engine, EngineConfig, EngineError, Event, GenerateOptions};
 use onebit::llama::Token;
 
-use common::kinds::{Kind, N_UBATCH, engine, greedy, prompt, restored, whole};
+use common::kinds::{Answer, Kind, N_UBATCH, config, engine, greedy, prompt, restored, whole};
 
 /// Greedy tokens that are compared.
 const N_ANSWER: u32 = 32;
@@ -166,6 +166,51 @@ fn beside_a_running_sequence() {
         }
         assert_eq!(ids.len(), N_RUNNING as usize);
         check_but_for_ties(&alone, &running_prompt, &ids, &format!("{what}, the running sequence"));
+    }
+}
+
+/// A context with a stream for each sequence writes, and wants, other bytes than one for a single sequence. Files are of one
+/// stream, whoever saves and whoever loads them.
+#[test]
+fn files_of_any_slot_fit_any_slot() {
+    let folder = tempfile::tempdir().unwrap();
+    let [alone, beside] = ["alone", "beside"].map(|name| folder.path().join(name));
+    for (kind, kv_unified) in Kind::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let one = engine(&kind.model(), CacheType::F16, 1);
+        let many = Engine::load(EngineConfig { kv_unified, ..config(&kind.model(), CacheType::F16, 3) }).unwrap();
+        let prompt = prompt(100, 1);
+        let ask = |engine: &Engine, slot| {
+            let options = GenerateOptions { slot: Some(slot), reuse_prefix: true, ..greedy(8) };
+            Answer::read(engine.generate(&prompt[..], &options).unwrap()).unwrap()
+        };
+        let expected = ask(&one, 0);
+        // The other sequences hold something too.
+        ask(&many, 0);
+        many.generate(&common::kinds::prompt(33, 5)[..], &GenerateOptions { slot: Some(1), ..greedy(4) })
+            .unwrap()
+            .count();
+        assert_eq!(ask(&many, 2), expected, "{kind:?}");
+        let saved = (one.save_slot(0, &alone).unwrap(), many.save_slot(2, &beside).unwrap());
+        assert_eq!(saved.0, saved.1, "{kind:?}");
+        // The same bytes but for each cell's sequence id, which loaders pass over. In a pool, where a sequence lies behind others,
+        // attention adds up in another order.
+        let [bytes, others] = [&alone, &beside].map(|file| std::fs::read(file).unwrap());
+        let is_same = bytes.iter().zip(&others).all(|(a, b)| a == b || (*a, *b) == (0, 2));
+        assert!(is_same || kv_unified, "{kind:?}");
+        // Each takes the other's, in any slot, and goes on with a longer prompt that evaluates only what is new.
+        let longer =
+            [&prompt[..], &expected.ids.iter().map(|&id| Token(id)).collect::<Vec<_>>(), &prompt[..5]].concat();
+        let go_on = |engine: &Engine, slot: u32, file: &Path| {
+            engine.erase_slot(slot).unwrap();
+            engine.restore_slot(slot, file).unwrap();
+            let options = GenerateOptions { slot: Some(slot), reuse_prefix: true, ..greedy(8) };
+            Answer::read(engine.generate(&longer[..], &options).unwrap()).unwrap()
+        };
+        let expected = go_on(&one, 0, &beside);
+        assert!(expected.n_evaluated <= 6, "{kind:?}: {}", expected.n_evaluated);
+        for slot in 0..3 {
+            assert_eq!(go_on(&many, slot, &alone), expected, "{kind:?}, unified {kv_unified}, slot {slot}");
+        }
     }
 }
 

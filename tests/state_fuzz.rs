@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use onebit::state::{
-    Expect, Layout, ModelFacts, check, check_and_convert, convert, diff, first_rows, inspect, read_header,
+    Checked, Expect, Layout, ModelFacts, StateError, check, check_and_convert, convert, diff, first_rows, inspect,
+    read_header,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -44,8 +45,15 @@ impl Corpus {
             }
         }
         assert!(named.len() > 12);
-        let plain =
-            ModelFacts { is_recurrent: false, is_hybrid: false, n_layer: 3, n_swa: 0, swa_chunked: false, native: 4 };
+        let plain = ModelFacts {
+            is_recurrent: false,
+            is_hybrid: false,
+            n_layer: 3,
+            n_swa: 0,
+            swa_chunked: false,
+            native: 4,
+            n_streams: 1,
+        };
         let layout = |name: &str, facts: ModelFacts, n_states| {
             let native = named[&format!("{name}-40.v4.state")].clone();
             (Layout::learn(&native, &facts).unwrap(), native, n_states)
@@ -124,6 +132,7 @@ impl Corpus {
             n_swa: 32,
             swa_chunked: rng.below(2) == 0,
             native: 4,
+            n_streams: 1 + 3 * u32::from(rng.below(4) == 0),
         };
         let _ = Layout::learn(file, &facts);
         let n = Some(8).filter(|_| rng.below(2) == 0);
@@ -134,7 +143,17 @@ impl Corpus {
         let checked = check(&mut BufReader::with_capacity(1 + rng.below(600), file), len, layout, &expect);
         let mut copy = Vec::new();
         let converted = check_and_convert(&mut &file[..], len, layout, &expect, &mut copy);
-        assert_eq!(checked.as_ref().map_err(ToString::to_string), converted.as_ref().map_err(ToString::to_string));
+        let cells = |checked: &Checked| checked.sections.iter().map(|section| section.n_cells).collect::<Vec<_>>();
+        let told = |result: &Result<Checked, StateError>| match result {
+            Ok(checked) => Ok((checked.version, checked.n_area, checked.body_offset, cells(checked))),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(told(&checked), told(&converted));
+        if let Ok(converted) = converted {
+            let again = check(&mut &copy[..], copy.len() as u64, layout, &expect).unwrap();
+            assert_eq!(again.sections, converted.sections);
+            assert_eq!(again.scan(&copy, 1).is_ok(), again.scan(&copy, 3).is_ok());
+        }
         if let Err(error) = &checked {
             assert!(!error.to_string().contains('\n'));
         }

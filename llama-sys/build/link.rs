@@ -22,7 +22,7 @@ const LIBRARIES: [&str; 9] = [
 pub fn compile_shim(manifest_dir: &Path, source: &Source) -> Result<()> {
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").opt_level(2).debug(false).warnings(true);
-    for file in ["shim.cpp", "chat.cpp"] {
+    for file in ["shim.cpp", "state.cpp", "chat.cpp"] {
         build.file(manifest_dir.join("shim").join(file));
     }
     for include in ["include", "ggml/include", "common", "vendor", "src"] {

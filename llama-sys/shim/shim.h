@@ -48,6 +48,16 @@ onebit_status onebit_state_save_file(struct llama_context * ctx, const char * pa
 onebit_status onebit_state_load_file(struct llama_context * ctx, const char * path, llama_seq_id seq, llama_token * tokens,
                                      size_t capacity, size_t * n_tokens, size_t * n_bytes, char ** err);
 
+// Bytes that somebody else owns.
+typedef struct onebit_part {
+    const uint8_t * data;
+    size_t          size;
+} onebit_part;
+// The memory of a state (what stands in a file behind the ids) into a sequence, which is emptied first. The parts, one after
+// the other, are the state; no field and no row goes across two. They must have been proven well-formed: llama.cpp asserts
+// on some of what they may hold. After a status other than ONEBIT_OK the sequence is to be cleared.
+onebit_status onebit_state_load(struct llama_context * ctx, llama_seq_id seq, const onebit_part * parts, size_t n_parts, char ** err);
+
 // --- what only `common` knows ---
 
 // Keeps common's own logger, which writes to stdout and stderr by itself, to errors.

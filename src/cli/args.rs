@@ -114,6 +114,11 @@ pub struct ModelArgs {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PREFILL_CHUNK, value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_chunk: u32,
 
+    /// With --parallel: one pool of KV cells for all sequences. Sequences that pause then cost less, long ones more, and what
+    /// a sequence answers depends on its neighbours in the last digits
+    #[arg(long)]
+    pub kv_unified: bool,
+
     /// Most tokens in one pass over the model
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub ubatch_size: u32,

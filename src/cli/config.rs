@@ -105,6 +105,7 @@ pub fn engine_config(
     config.device = mode.decode_device();
     config.n_ctx = args.ctx_size;
     config.n_seq = parallel;
+    config.kv_unified = args.kv_unified;
     config.n_batch = args.batch_size;
     config.prefill_chunk = args.prefill_chunk;
     config.n_ubatch = args.ubatch_size;

@@ -93,6 +93,10 @@ pub struct EngineConfig {
     pub n_ctx: Option<u32>,
     /// Sequences decoded at once, each with its own `n_ctx` tokens.
     pub n_seq: u32,
+    /// One pool of cells for all sequences, instead of a stream of the KV cache for each. Streams make what a sequence computes
+    /// independent of the others, and attention to a long one cheaper; but llama.cpp evaluates only sequences with consecutive
+    /// numbers together, so that one that pauses splits the batch. A context for embeddings is unified always.
+    pub kv_unified: bool,
     /// Most tokens in one call of `llama_decode`.
     pub n_batch: u32,
     /// Most tokens of prompts in one such call while answers are being generated beside them: no answer waits longer for its
@@ -152,6 +156,7 @@ impl EngineConfig {
             device: Device::Auto,
             n_ctx: None,
             n_seq: 1,
+            kv_unified: false,
             n_batch: 2048,
             prefill_chunk: DEFAULT_PREFILL_CHUNK,
             n_ubatch: 512,

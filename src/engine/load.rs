@@ -111,6 +111,9 @@ fn context_params(config: &EngineConfig, model: &Model, selection: &Selection) -
     let is_hrx = selection.max_seq_per_batch == 1 && config.n_seq > 1 || selection.name.starts_with("HRX");
     ContextParams {
         n_ctx: n_ctx.saturating_mul(config.n_seq),
+        // llama.cpp cuts what is evaluated together into equal parts where sequences have cells of their own; a pooled
+        // embedding must see its text whole.
+        unified: config.n_seq == 1 || config.kv_unified || config.embeddings,
         n_batch: config.n_batch,
         n_ubatch: config.n_ubatch.min(config.n_batch),
         n_seq: config.n_seq,
@@ -280,7 +283,7 @@ fn prepare(
     let n_ctx = context.n_ctx() / config.n_seq;
     let (layout, state_bytes_full) =
         if config.warmup && generates { learn(&mut context, n_ctx) } else { (Err(NOT_LEARNT.to_owned()), 0) };
-    let layout = match beyond_original(model, config, context.n_ctx()) {
+    let layout = match beyond_original(model, config, context.n_ctx_seq()) {
         Some(reason) => Err(reason),
         None => layout,
     };
@@ -298,6 +301,8 @@ fn prepare(
             n_ctx,
             n_swa: model.n_swa(),
             scan: config.state_scan,
+            n_bytes_full: state_bytes_full,
+            n_threads: params.n_threads_batch as usize,
         },
     };
     let probe = Probe::new(model.clone(), params, config.state_probe);
@@ -319,7 +324,7 @@ const ENCODER: &str = "it is an encoder, which generates no text; for embeddings
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";
 
 /// Some models turn K by other factors in a context that is longer than the one they were first made for (LongRoPE,
-/// arXiv:2402.13753; llama.cpp decides by the whole context, all sequences together). A state file does not say by which; those
+/// arXiv:2402.13753; llama.cpp decides by what one sequence may have, which is the whole context where they share a pool). A state file does not say by which; those
 /// that others write are for the shorter one.
 fn beyond_original(model: &Model, config: &EngineConfig, n_ctx: u32) -> Option<String> {
     let architecture = model.metadata("general.architecture")?;
@@ -332,7 +337,7 @@ fn beyond_original(model: &Model, config: &EngineConfig, n_ctx: u32) -> Option<S
     is_beyond.then(|| {
         format!(
             "this model's K is computed otherwise in contexts of more than {original} tokens, and state files do not say for \
-             which they are; --ctx-size times --parallel of at most {original} makes handoffs possible"
+             which they are; a --ctx-size of at most {original} makes handoffs possible"
         )
     })
 }
@@ -356,7 +361,7 @@ fn learn(context: &mut Context, n_ctx: u32) -> (Result<Layout, String>, u64) {
         layout = context
             .state_bytes(seq, &tokens)
             .map_err(|err| err.to_string())
-            .and_then(|sample| Layout::learn(&sample, &facts(context.model())).map_err(|err| err.to_string()));
+            .and_then(|sample| Layout::learn(&sample, &facts(context)).map_err(|err| err.to_string()));
     }
     context.clear_seq(seq);
     let per_token = sizes[1].saturating_sub(sizes[0]);
@@ -364,7 +369,8 @@ fn learn(context: &mut Context, n_ctx: u32) -> (Result<Layout, String>, u64) {
     (layout, full)
 }
 
-fn facts(model: &Model) -> ModelFacts {
+fn facts(context: &Context) -> ModelFacts {
+    let model = context.model();
     ModelFacts {
         is_recurrent: model.is_recurrent(),
         is_hybrid: model.is_hybrid(),
@@ -372,6 +378,7 @@ fn facts(model: &Model) -> ModelFacts {
         n_swa: model.n_swa(),
         swa_chunked: model.metadata("general.architecture").as_deref() == Some("llama4"),
         native: llama::state_version(),
+        n_streams: context.n_streams(),
     }
 }
 

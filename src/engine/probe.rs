@@ -79,6 +79,7 @@ impl Probe {
             n_batch: n_tokens,
             n_ubatch: n_tokens,
             n_seq: 1,
+            unified: true,
             embeddings: None,
             ..params.clone()
         };

@@ -5,22 +5,16 @@
 //! it does not matter who else writes to the file meanwhile.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, Write};
+use std::io::{BufReader, Seek};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::llama::{Context, SeqId, Token};
-use crate::state::{self, Expect, Layout, StateError};
+use crate::llama::{self, Context, SeqId, Token};
+use crate::state::{self, Checked, Expect, Layout, SectionKind, StateError};
 
+use super::image::{Converted, Image, ImageMemory, ImageReader, READ_SIZE};
 use super::probe::{Mismatch, Probe, Verdict};
-
-/// How much is read at a time: stays in the CPU's cache between reading and scanning.
-const READ_SIZE: usize = 256 * 1024;
-
-/// Memory for a file that is kept from one restore to the next. First use of fresh memory costs as much as reading a file
-/// into it; larger files pay that each time.
-const KEPT_SIZE: usize = 256 << 20;
 
 /// What a restore must keep to.
 #[derive(Clone, Debug)]
@@ -35,6 +29,10 @@ pub(super) struct RestoreRules {
     pub n_swa: u32,
     /// Look for NaN and infinity in the values.
     pub scan: bool,
+    /// Bytes of a file of a full context. Memory for as many is taken at once; for more as it is read and found good.
+    pub n_bytes_full: u64,
+    /// Threads that read, scan and load.
+    pub n_threads: usize,
 }
 
 /// Why a file was refused. The sequence is to be cleared.
@@ -100,10 +98,10 @@ pub(super) fn restore(
     let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
     let (n_states, version) = states_in(&mut file, &ids, rules.can_step_back)?;
     let expect = Expect { ids: &ids, n_states, n_ctx: rules.n_ctx, scan: rules.scan };
-    let (mut image, body) = prove(file, version, layout, &expect, memory)?;
+    let (image, checked) = prove(file, version, layout, &expect, rules, memory)?;
     let compared = compare_values(probe, image.bytes(), layout, &prompt[..n_states])?;
 
-    context.load_state(seq, image.bytes(), body).map_err(RestoreError::Load)?;
+    load(context, seq, image.bytes(), &checked).map_err(RestoreError::Load)?;
     memory.keep(image);
     let next = prompt.len() - 1;
     expect_positions(context, seq, n_states, next, rules.n_swa)?;
@@ -140,13 +138,13 @@ pub(super) fn restore_whole(
         return Err(RestoreError::UnknownToken(*unknown));
     }
     let expect = Expect { ids: &header.ids, n_states: prompt.len(), n_ctx: rules.n_ctx, scan: rules.scan };
-    let (mut image, body) = prove(file, header.version, layout, &expect, memory)?;
+    let (image, checked) = prove(file, header.version, layout, &expect, rules, memory)?;
     if !is_whole(image.bytes()) {
         return Err(RestoreError::Damaged);
     }
     let compared = compare_values(probe, image.bytes(), layout, &prompt)?;
     context.clear_seq(seq);
-    context.load_state(seq, image.bytes(), body).map_err(RestoreError::Load)?;
+    load(context, seq, image.bytes(), &checked).map_err(RestoreError::Load)?;
     memory.keep(image);
     expect_positions(context, seq, prompt.len(), prompt.len(), rules.n_swa)?;
     probe.count(compared);
@@ -183,131 +181,52 @@ fn states_in(file: &mut File, ids: &[i32], can_step_back: bool) -> Result<(usize
     Ok((n_states, header.version))
 }
 
-/// Checks the file and gives its bytes, of this build's state version, with the place where its memory begins.
+/// Checks the file and gives its bytes, of this build's state version, with what was found in them.
 fn prove(
     mut file: File,
     version: u32,
     layout: &Layout,
     expect: &Expect<'_>,
+    rules: &RestoreRules,
     memory: &mut ImageMemory,
-) -> Result<(Image, usize), RestoreError> {
+) -> Result<(Image, Checked), RestoreError> {
     let len = file.metadata().map_err(RestoreError::Open)?.len();
     if version == layout.native {
-        let mut reader = ImageReader::new(file, memory.take(len)?);
-        let checked = state::check(&mut reader, len, layout, expect)?;
+        let image = memory.take(len, rules.n_bytes_full).map_err(RestoreError::Open)?;
+        let mut reader = ImageReader::new(file, image, rules.n_threads);
+        let checked = state::check(&mut reader, len, layout, &Expect { scan: false, ..*expect })?;
         if !checked.native {
             return Err(RestoreError::Changed);
         }
-        return Ok((reader.image, checked.body_offset));
+        let image = reader.into_image();
+        if expect.scan {
+            checked.scan(image.bytes(), rules.n_threads)?;
+        }
+        return Ok((image, checked));
     }
-    let mut converted = Converted(Vec::new());
+    let mut converted = Converted::default();
     let mut reader = BufReader::with_capacity(READ_SIZE, &mut file);
     let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut converted)?;
-    let len = converted.0.len();
-    Ok((Image { memory: converted.0, len }, checked.body_offset))
+    Ok((converted.into_image(), checked))
 }
 
-/// Memory that is taken for a file before anything of it was read.
-const FIRST_SIZE: usize = 64 << 20;
-
-/// A file's bytes: the first `len` of `memory`.
-pub(super) struct Image {
-    memory: Vec<u8>,
-    len: usize,
-}
-
-impl Image {
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.memory[..self.len]
-    }
-
-    /// Makes room for the first `n` bytes, and then for twice as many as there was.
-    fn reserve(&mut self, n: usize) -> io::Result<()> {
-        if n <= self.memory.len() {
-            return Ok(());
-        }
-        let size = (2 * self.memory.len()).min(self.len).max(n);
-        let more = size - self.memory.len();
-        self.memory.try_reserve_exact(more).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
-        self.memory.resize(size, 0);
-        Ok(())
-    }
-}
-
-/// Memory for the next file.
-#[derive(Default)]
-pub(super) struct ImageMemory(Vec<u8>);
-
-impl ImageMemory {
-    /// Memory for a file of `len` bytes: what is there, or new for the first of them. More comes as more is read and found good,
-    /// so that a file that says to be large reserves nothing.
-    fn take(&mut self, len: u64) -> Result<Image, RestoreError> {
-        let len = usize::try_from(len).map_err(|_| RestoreError::Open(ErrorKind::OutOfMemory.into()))?;
-        let mut memory = std::mem::take(&mut self.0);
-        if memory.is_empty() {
-            // All zeros by the kernel's doing, which touches no page.
-            memory = vec![0; len.min(FIRST_SIZE)];
-        }
-        Ok(Image { memory, len })
-    }
-
-    fn keep(&mut self, image: Image) {
-        if image.memory.len() <= KEPT_SIZE && image.memory.len() > self.0.len() {
-            self.0 = image.memory;
+/// Gives llama.cpp the file's memory. A context with a stream for each sequence wants their cell counts as well, which a file of
+/// one stream does not have.
+fn load(context: &mut Context, seq: SeqId, file: &[u8], checked: &Checked) -> Result<(), llama::Error> {
+    let n_streams = context.n_streams();
+    let count = n_streams.to_le_bytes();
+    let no_cells = vec![0; 4 * (n_streams as usize - 1)];
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for section in &checked.sections {
+        let (start, end) = (usize::try_from(section.bytes.start), usize::try_from(section.bytes.end));
+        let bytes = start.ok().zip(end.ok()).and_then(|(start, end)| file.get(start..end));
+        match (section.kind, bytes.and_then(<[u8]>::split_first_chunk::<4>)) {
+            (_, None) => return Err(llama::Error::Invalid("a section is not in the file".to_owned())),
+            (SectionKind::Recurrent, _) => parts.extend(bytes),
+            (_, Some((_one, rest))) => parts.extend([&count, rest, &no_cells]),
         }
     }
-}
-
-/// Reads a file straight into its image, and shows what was read there.
-struct ImageReader {
-    file: File,
-    image: Image,
-    n_read: usize,
-    n_consumed: usize,
-}
-
-impl ImageReader {
-    fn new(file: File, image: Image) -> Self {
-        Self { file, image, n_read: 0, n_consumed: 0 }
-    }
-}
-
-impl BufRead for ImageReader {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.n_consumed == self.n_read {
-            let end = (self.n_read + READ_SIZE).min(self.image.len);
-            self.image.reserve(end)?;
-            self.n_read += self.file.read(&mut self.image.memory[self.n_read..end])?;
-        }
-        Ok(&self.image.memory[self.n_consumed..self.n_read])
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.n_consumed = (self.n_consumed + n).min(self.n_read);
-    }
-}
-
-impl Read for ImageReader {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let n = self.fill_buf()?.read(bytes)?;
-        self.consume(n);
-        Ok(n)
-    }
-}
-
-/// Grows with what was read and found good; without room it is an error.
-struct Converted(Vec<u8>);
-
-impl Write for Converted {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_reserve(bytes.len()).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    context.load_state(seq, &parts)
 }
 
 /// A probe that cannot be made is no reason to refuse a file that is well-formed. `states` are the tokens that the file holds.

@@ -13,10 +13,16 @@ impl Engine {
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".part");
         let temporary = std::path::PathBuf::from(temporary);
-        let report = self.on_slot(slot, SlotAction::Save(temporary.clone()))?;
-        std::fs::rename(&temporary, path)
-            .map_err(|err| EngineError::Save { path: path.display().to_string(), reason: err.to_string() })?;
-        Ok((report.n_tokens, report.n_bytes))
+        let saved = self.on_slot(slot, SlotAction::Save(temporary.clone())).and_then(|report| {
+            let renamed = std::fs::rename(&temporary, path);
+            renamed.map_err(|err| EngineError::Save { path: path.display().to_string(), reason: err.to_string() })?;
+            Ok((report.n_tokens, report.n_bytes))
+        });
+        if saved.is_err() {
+            // A full disk has left a part of it; where nothing was written there is nothing to remove.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        saved
     }
 
     /// Loads a sequence-state file into a slot, whose next job may begin with the same tokens. The file is trusted as little as

@@ -43,6 +43,9 @@ impl KvType {
 pub struct ContextParams {
     /// Tokens in the KV cache, all sequences together.
     pub n_ctx: u32,
+    /// One pool of cells for all sequences, any of which may take all of it. Otherwise each has `n_ctx / n_seq` of its own, and
+    /// what a sequence computes does not depend on the others.
+    pub unified: bool,
     /// Most tokens in one batch.
     pub n_batch: u32,
     /// Most tokens in one pass.
@@ -81,8 +84,7 @@ impl ContextParams {
         raw.n_batch = self.n_batch;
         raw.n_ubatch = self.n_ubatch;
         raw.n_seq_max = self.n_seq;
-        // One stream, so that a state file of one sequence can be loaded whatever the number of sequences here is.
-        raw.kv_unified = true;
+        raw.kv_unified = self.unified;
         raw.n_threads = i32::try_from(self.n_threads).unwrap_or(i32::MAX);
         raw.n_threads_batch = i32::try_from(self.n_threads_batch).unwrap_or(i32::MAX);
         raw.flash_attn_type = match self.flash_attention {
@@ -117,6 +119,7 @@ pub struct Context {
     // Declared after `ptr` and freed after it (Drop below runs first): the abort callback points into it.
     abort: Box<AbortState>,
     model: Arc<Model>,
+    n_streams: u32,
 }
 
 // SAFETY: a llama_context has no tie to the thread that made it; `&mut self` on every call that changes it, and the lack
@@ -145,7 +148,8 @@ impl Context {
         // SAFETY: the model is alive (the Arc goes into the result) and the abort state's address is stable in its Box.
         check(|err| unsafe { llama_sys::onebit_context_init(model.as_ptr(), raw, &raw mut ptr, err) })?;
         let ptr = NonNull::new(ptr).ok_or_else(|| Error::Failed("llama.cpp returned no context".to_owned()))?;
-        Ok(Self { ptr, abort, model })
+        let n_streams = if params.unified { 1 } else { params.n_seq };
+        Ok(Self { ptr, abort, model, n_streams })
     }
 
     pub(super) fn as_ptr(&self) -> *mut llama_sys::llama_context {
@@ -161,6 +165,18 @@ impl Context {
     pub fn n_ctx(&self) -> u32 {
         // SAFETY: the context is alive.
         unsafe { llama_sys::llama_n_ctx(self.as_ptr()) }
+    }
+
+    /// Tokens that one sequence can have.
+    pub fn n_ctx_seq(&self) -> u32 {
+        // SAFETY: the context is alive.
+        unsafe { llama_sys::llama_n_ctx_seq(self.as_ptr()) }
+    }
+
+    /// Streams of the attention's caches: 1 when sequences share a pool of cells, else one for each. A state has a cell count for
+    /// each stream, of which all but that of its own are 0.
+    pub fn n_streams(&self) -> u32 {
+        self.n_streams
     }
 
     /// Most tokens in one batch, as llama.cpp settled it.

@@ -53,37 +53,20 @@ impl Context {
         Ok(tokens)
     }
 
-    /// Restores an empty sequence from the bytes of a file that [`save_state`](Self::save_state) would write; its memory begins at
-    /// `body`, after the header and the ids. The file must have been proven well-formed before: llama.cpp trusts much of it.
+    /// Restores an empty sequence from the memory of a state, which is what a file holds behind its ids. It may lie in several
+    /// parts, of which no field and no row goes across two. It must have been proven well-formed before: llama.cpp trusts much
+    /// of it.
     ///
-    /// The bytes, not the file: nobody else can change them between their check and their use, and they are copied once
-    /// only. What `llama_state_seq_set_data` wants is the memory behind eight bytes of its own, which replace the last ones
-    /// of the header here.
-    pub fn load_state(&mut self, seq: SeqId, file: &mut [u8], body: usize) -> Result<(), Error> {
-        let prefix = self.data_prefix(seq)?;
-        let start = body.checked_sub(prefix.len()).filter(|_| body <= file.len());
-        let data = start.map(|start| &mut file[start..]);
-        let data = data.ok_or_else(|| Error::Invalid("the header is too short".to_owned()))?;
-        data[..prefix.len()].copy_from_slice(&prefix);
-        // SAFETY: the context is alive, and the slice for the length that is told. Standard exceptions are caught inside.
-        let (n_read, logged) = log::capture(|| unsafe {
-            llama_sys::llama_state_seq_set_data(self.as_ptr(), data.as_ptr(), data.len(), seq.0)
-        });
-        if n_read == data.len() {
-            return Ok(());
-        }
-        let refused = || format!("llama.cpp took {n_read} bytes of {}", data.len());
-        Err(Error::Invalid(if logged.is_empty() { refused() } else { logged }))
-    }
-
-    /// What llama.cpp puts in front of the memory in `llama_state_seq_get_data`: a mark of its own, and the sequence. Of an
-    /// empty sequence there is little behind it.
-    fn data_prefix(&mut self, seq: SeqId) -> Result<[u8; DATA_PREFIX], Error> {
-        let mut data = vec![0; usize::try_from(self.state_size(seq)).unwrap_or(0)];
-        // SAFETY: the context is alive, and the buffer as long as is told. Standard exceptions are caught inside.
-        unsafe { llama_sys::llama_state_seq_get_data(self.as_ptr(), data.as_mut_ptr(), data.len(), seq.0) };
-        let prefix = data.first_chunk().copied();
-        prefix.ok_or_else(|| Error::Failed("llama.cpp gave no state".to_owned()))
+    /// The bytes, not the file: nobody else can change them between their check and their use.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Failed`] or [`Error::Invalid`] with llama.cpp's own message; the sequence is to be cleared then.
+    pub fn load_state(&mut self, seq: SeqId, parts: &[&[u8]]) -> Result<(), Error> {
+        let raw: Vec<_> =
+            parts.iter().map(|part| llama_sys::onebit_part { data: part.as_ptr(), size: part.len() }).collect();
+        // SAFETY: the context is alive, and the parts for the lengths that are told.
+        check(|err| unsafe { llama_sys::onebit_state_load(self.as_ptr(), seq.0, raw.as_ptr(), raw.len(), err) })
     }
 
     /// The part of a sequence's memory that cannot step back: running states, and windows of attention
@@ -134,7 +117,10 @@ impl Context {
 
         let size = usize::try_from(self.state_size(seq)).unwrap_or(0);
         let start = header.len() - DATA_PREFIX;
-        let mut bytes = vec![0; start + size];
+        let mut bytes = Vec::new();
+        let no_memory = |_| Error::Failed(format!("no memory for a state of {size} bytes"));
+        bytes.try_reserve_exact(start + size).map_err(no_memory)?;
+        bytes.resize(start + size, 0);
         let data = &mut bytes[start..];
         // SAFETY: the context is alive, and the buffer as long as is told. Standard exceptions are caught inside.
         let (n_written, logged) = log::capture(|| unsafe {

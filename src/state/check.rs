@@ -10,19 +10,22 @@
 //! - sliding window: the last `m` positions, where `m` covers at least the window. llama.cpp since state version 2b
 //!   writes just the window, before it wrote every cell; what is more is masked and never read. They may begin
 //!   anywhere and go round (see `walk::Cells`): the small cache was filled so. A section with more cells than the
-//!   context's own window cache (`n_swa + n_ubatch`, see [`Checked::n_cells`]) is refused by the loader, without harm.
+//!   context's own window cache (`n_swa + n_ubatch`, see [`Checked::sections`]) is refused by the loader, without harm.
 //! - recurrent: one cell of the last position; more make the loader assert.
 //! - the sequence id of a cell: any; the loader ignores it.
 //! - M-RoPE cells: `x` and `y` equal to the position, as for all text; `tok` the prompt's id, or -1.
 
 use std::io::{BufRead, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::error::StateError;
 use super::header::{self, Header, VERSION_CELL_TOKEN, VERSION_MAX, VERSION_MIN};
 use super::input::Input;
-use super::layout::{Layout, SectionKind};
+use super::layout::Layout;
 use super::scan::Scan;
-use super::walk::{Block, Plan, walk};
+use super::threads::on_threads;
+use super::walk::{Block, Plan, Span, Streams, walk};
 
 /// What the file is expected to hold.
 #[derive(Debug, Clone, Copy)]
@@ -49,8 +52,36 @@ pub struct Checked {
     pub n_area: u32,
     /// Where the memory begins, in the file as in its copy.
     pub body_offset: usize,
-    /// Cells of each section, in file order.
-    pub n_cells: Vec<(SectionKind, u32)>,
+    /// The sections, in file order; where they stand in the copy, if one was made.
+    pub sections: Vec<Span>,
+    blocks: Vec<Block>,
+}
+
+impl Checked {
+    /// Looks for NaN and infinity in the rows, on `n_threads` threads: for a file that was checked without
+    /// [`Expect::scan`] and lies in memory. Tells of the first.
+    pub fn scan(&self, file: &[u8], n_threads: usize) -> Result<(), StateError> {
+        let (next, first_bad) = (AtomicUsize::new(0), Mutex::new(None));
+        on_threads(n_threads.min(self.blocks.len()), || {
+            while let Some((index, block)) = next_of(&self.blocks, &next) {
+                if let Err(error) = scan_block(file, block) {
+                    let mut first_bad = first_bad.lock().unwrap_or_else(PoisonError::into_inner);
+                    if first_bad.as_ref().is_none_or(|(before, _)| index < *before) {
+                        *first_bad = Some((index, error));
+                    }
+                }
+            }
+        });
+        match first_bad.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+fn next_of<'a>(blocks: &'a [Block], next: &AtomicUsize) -> Option<(usize, &'a Block)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    Some((index, blocks.get(index)?))
 }
 
 /// Proves that a file of `len` bytes, from its start, is what a model of this layout can load.
@@ -105,16 +136,15 @@ fn prove<R: BufRead>(
         ids: expect.ids,
         n_states: Some(n.cast_unsigned()),
         n_ctx: expect.n_ctx,
+        streams: Streams::ONE,
     };
-    let n_cells = walk(
-        input,
-        &plan,
-        |input, block| {
-            if expect.scan { scan(input, block) } else { input.skip(block.bytes(), "rows") }
-        },
-    )?;
+    let mut blocks = Vec::new();
+    let sections = walk(input, &plan, |input, block| {
+        blocks.push(*block);
+        if expect.scan { scan(input, block) } else { input.skip(block.bytes(), "rows") }
+    })?;
     let body_offset = usize::try_from(header.body_offset).unwrap_or(usize::MAX);
-    Ok(Checked { version, native: version == layout.native, n_area: header.n_area, body_offset, n_cells })
+    Ok(Checked { version, native: version == layout.native, n_area: header.n_area, body_offset, sections, blocks })
 }
 
 /// A file of state version `from` is one that llama.cpp of version `to` reads, or can be made one.
@@ -144,12 +174,25 @@ fn check_ids(header: &Header, expect: &Expect) -> Result<(), StateError> {
 
 fn scan<R: BufRead>(input: &mut Input<R>, block: &Block) -> Result<(), StateError> {
     let scan = Scan::of(block.row.ty);
-    input.units(block.bytes(), scan.unit(), "rows", |offset, bytes| match scan.first_bad(bytes) {
+    input.units(block.bytes(), scan.unit(), "rows", |offset, bytes| finite(scan, block, offset, bytes))
+}
+
+fn scan_block(file: &[u8], block: &Block) -> Result<(), StateError> {
+    let scan = Scan::of(block.row.ty);
+    let (offset, needed) = (block.offset, block.bytes());
+    let rows = |start: u64, n: u64| file.get(usize::try_from(start).ok()?..)?.get(..usize::try_from(n).ok()?);
+    let rows = rows(offset, needed).ok_or(StateError::Truncated { offset, what: "rows", needed, left: 0 })?;
+    finite(scan, block, offset, rows)
+}
+
+/// `bytes` are some of the block's, from `offset` in the file on.
+fn finite(scan: Scan, block: &Block, offset: u64, bytes: &[u8]) -> Result<(), StateError> {
+    match scan.first_bad(bytes) {
         None => Ok(()),
         Some(at) => {
             let offset = offset + at as u64;
             let cell = (offset - block.offset) / block.row.bytes;
             Err(StateError::NotFinite { offset, block: block.id, cell })
         }
-    })
+    }
 }

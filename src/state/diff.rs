@@ -8,7 +8,7 @@ use super::ggml_type::dequantize;
 use super::header;
 use super::input::Input;
 use super::layout::{BlockId, Layout, Row};
-use super::walk::{Block, Plan, walk};
+use super::walk::{Block, Plan, Streams, walk};
 
 /// How two files differ.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,7 +183,15 @@ impl<'a, R: BufRead + Seek> Tensors<'a, R> {
         let header = header::read_from(&mut input)?;
         super::check::check_version(header.version, layout.native, layout)?;
         let version = header.version;
-        let plan = Plan { layout, version, to: version, ids: &header.ids, n_states: None, n_ctx: u32::MAX };
+        let plan = Plan {
+            layout,
+            version,
+            to: version,
+            ids: &header.ids,
+            n_states: None,
+            n_ctx: u32::MAX,
+            streams: Streams::ONE,
+        };
         let mut blocks = Vec::new();
         walk(&mut input, &plan, |input, block| {
             blocks.push(*block);

@@ -33,9 +33,9 @@ impl<'a, R: BufRead> Input<'a, R> {
         self.len - self.offset
     }
 
-    /// Bytes that went to the copy.
+    /// Bytes of the copy; where there is none, of the file.
     pub fn written(&self) -> u64 {
-        self.written
+        if self.copy.is_some() { self.written } else { self.offset }
     }
 
     pub fn u32(&mut self, what: &'static str) -> Result<u32, StateError> {

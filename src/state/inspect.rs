@@ -7,6 +7,7 @@ use super::header::{self, Header};
 use super::input::Input;
 use super::layout::{BlockShape, Layout, SectionKind};
 use super::structure;
+use super::walk::Streams;
 
 /// A file, as far as it could be read.
 #[derive(Debug)]
@@ -74,11 +75,11 @@ impl SectionReport {
 pub fn inspect<R: BufRead + Seek>(reader: &mut R, len: u64, layout: Option<&Layout>) -> Result<Report, StateError> {
     let mut input = Input::new(reader, len);
     let header = header::read_from(&mut input)?;
-    let own = layout.map(|layout| structure::read(&mut input, &header, |guess| guess.is_of(layout)));
+    let own = layout.map(|layout| structure::read(&mut input, &header, Streams::ONE, |guess| guess.is_of(layout)));
     let sections = match own {
         Some(Ok(sections)) => Ok(sections),
-        Some(Err(error)) => structure::read(&mut input, &header, |_| true).map_err(|_| error),
-        None => structure::read(&mut input, &header, |_| true),
+        Some(Err(error)) => structure::read(&mut input, &header, Streams::ONE, |_| true).map_err(|_| error),
+        None => structure::read(&mut input, &header, Streams::ONE, |_| true),
     };
     let (sections, problem) = match sections {
         Ok(sections) => (sections, None),

@@ -4,12 +4,14 @@ use std::fmt;
 use std::io::Cursor;
 
 use super::check::{Expect, check};
+use super::convert::single_stream;
 use super::error::StateError;
 use super::ggml_type::{GgmlType, type_name};
 use super::header;
 use super::input::Input;
 use super::inspect::SectionReport;
 use super::structure::{self, Guess};
+use super::walk::Streams;
 
 /// What the caller knows of the model and of the linked llama.cpp; the rest is read from the sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct ModelFacts {
     pub swa_chunked: bool,
     /// `LLAMA_STATE_SEQ_VERSION` of the linked llama.cpp.
     pub native: u32,
+    /// Streams of the context that saved the sample, which is of the first: 1 for a context of one sequence or a unified one.
+    pub n_streams: u32,
 }
 
 /// The parts of a file that are the same whatever its tokens. Cell counts are not part of it.
@@ -156,7 +160,8 @@ impl Layout {
                 && (guess.n_attention == 0) == facts.is_recurrent
                 && (guess.n_attention < 2 || facts.n_swa > 0)
         };
-        let sections = structure::read(&mut input, &header, fits).map_err(unsupported)?;
+        let streams = Streams { count: facts.n_streams.max(1), own: 0 };
+        let sections = structure::read(&mut input, &header, streams, fits).map_err(unsupported)?;
         let layout = Layout {
             native: facts.native,
             n_swa: facts.n_swa,
@@ -167,8 +172,10 @@ impl Layout {
             return Err(StateError::UnsupportedMemory { reason: "it has an indexer cache" });
         }
         // what a layout does not say (order of cells, M-RoPE fields) must hold for the sample as well
+        let mut file = Vec::new();
+        single_stream(sample, &layout, streams.count, streams.own, &mut file)?;
         let expect = Expect { ids: &header.ids, n_states: header.ids.len(), n_ctx: u32::MAX, scan: false };
-        match check(&mut &sample[..], sample.len() as u64, &layout, &expect) {
+        match check(&mut &file[..], file.len() as u64, &layout, &expect) {
             Ok(_) => Ok(layout),
             Err(_) => Err(StateError::UnsupportedMemory { reason: "its cells are not in the order of the tokens" }),
         }
@@ -250,9 +257,7 @@ fn unsupported(error: StateError) -> StateError {
         StateError::Read { .. } => return error,
         StateError::Transposed { .. } => "V is stored transposed (flash attention is off)",
         // more than LLAMA_MAX_SEQ is not a stream count but another kind of memory
-        StateError::Streams { found: 2..=256, .. } => {
-            "its context has a stream per sequence (use a unified one, or one sequence)"
-        }
+        StateError::Streams { found: 1..=256, .. } => "its context has another number of streams than it should",
         _ => "a short sequence of it reads as none of the known ones",
     };
     StateError::UnsupportedMemory { reason }

@@ -17,6 +17,7 @@ mod error;
 mod input;
 mod scan;
 mod structure;
+mod threads;
 mod walk;
 
 pub mod check;
@@ -30,10 +31,12 @@ pub mod layout;
 mod tests;
 
 pub use check::{Checked, Expect, check, check_and_convert};
-pub use convert::convert;
+pub use convert::{convert, single_stream};
 pub use diff::{BlockDiff, BlockRows, Diff, Errors, SPANS, diff, first_rows};
 pub use error::StateError;
 pub use ggml_type::GgmlType;
 pub use header::{Header, read_header};
 pub use inspect::{Report, SectionReport, inspect};
 pub use layout::{BlockId, BlockShape, Layout, ModelFacts, Row, SectionKind, SectionLayout, Tensor};
+pub(crate) use threads::on_threads;
+pub use walk::Span;

@@ -10,6 +10,7 @@ use super::header::{Header, VERSION_CELL_TOKEN, VERSION_ROTATION};
 use super::input::Input;
 use super::inspect::SectionReport;
 use super::layout::{BlockId, BlockShape, Layout, Row, SectionKind, Tensor};
+use super::walk::{Streams, empty_streams, stream_count};
 
 /// Twice `LLAMA_MAX_LAYERS` (`llama-hparams.h`): more is a misread number.
 const MAX_LAYERS: u32 = 1024;
@@ -52,6 +53,7 @@ fn guesses(version: u32) -> impl Iterator<Item = Guess> {
 pub(super) fn read<R: BufRead + Seek>(
     input: &mut Input<R>,
     header: &Header,
+    streams: Streams,
     fits: impl Fn(&Guess) -> bool,
 ) -> Result<Vec<SectionReport>, StateError> {
     let mut found = None;
@@ -59,7 +61,7 @@ pub(super) fn read<R: BufRead + Seek>(
     let mut telling = StateError::UnsupportedMemory { reason: "nothing fits" };
     for guess in guesses(header.version).filter(fits) {
         input.go_to(header.body_offset)?;
-        match read_guess(input, header.version, guess) {
+        match read_guess(input, header.version, streams, guess) {
             Ok(_) if found.is_some() => return Err(StateError::Ambiguous { offset: header.body_offset }),
             Ok(sections) => found = Some(sections),
             Err(error @ StateError::Read { .. }) => return Err(error),
@@ -80,11 +82,12 @@ pub(super) fn read<R: BufRead + Seek>(
 fn read_guess<R: BufRead + Seek>(
     input: &mut Input<R>,
     version: u32,
+    streams: Streams,
     guess: Guess,
 ) -> Result<Vec<SectionReport>, StateError> {
     let mut sections = Vec::new();
     for kind in [SectionKind::Attention, SectionKind::Window].into_iter().take(guess.n_attention.into()) {
-        sections.push(attention(input, version, guess, kind)?);
+        sections.push(attention(input, version, streams, guess, kind)?);
     }
     if guess.recurrent {
         sections.push(recurrent(input)?);
@@ -98,15 +101,12 @@ fn read_guess<R: BufRead + Seek>(
 fn attention<R: BufRead + Seek>(
     input: &mut Input<R>,
     version: u32,
+    streams: Streams,
     guess: Guess,
     kind: SectionKind,
 ) -> Result<SectionReport, StateError> {
     let mut section = SectionReport::at(input.offset(), kind);
-    let offset = input.offset();
-    let found = input.u32("stream count")?;
-    if found != 1 {
-        return Err(StateError::Streams { offset, section: kind, found });
-    }
+    stream_count(input, kind, streams)?;
     section.cell_ext_bytes = guess.cell_ext_bytes;
     cells(input, &mut section, 1)?;
 
@@ -124,6 +124,7 @@ fn attention<R: BufRead + Seek>(
             block(input, &mut section, tensor, layer)?;
         }
     }
+    empty_streams(input, kind, streams.count - 1 - streams.own)?;
     section.bytes = input.offset() - section.offset;
     Ok(section)
 }

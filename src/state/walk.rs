@@ -1,6 +1,7 @@
 //! Follows a file along the layout of its model, field by field.
 
 use std::io::BufRead;
+use std::ops::Range;
 
 use super::error::StateError;
 use super::header::VERSION_ROTATION;
@@ -19,6 +20,30 @@ pub(super) struct Plan<'a> {
     pub n_states: Option<u32>,
     /// The most cells a section may have.
     pub n_ctx: u32,
+    pub streams: Streams,
+}
+
+/// Whose cells an attention section holds. A context that keeps its sequences apart has a stream for each, and writes a cell
+/// count for all of them, 0 but for the one that is saved. A file has one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Streams {
+    pub count: u32,
+    pub own: u32,
+}
+
+impl Streams {
+    pub const ONE: Streams = Streams { count: 1, own: 0 };
+}
+
+/// A section as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Which memory.
+    pub kind: SectionKind,
+    /// Its cells.
+    pub n_cells: u32,
+    /// Where it stands: in the copy, where one is made.
+    pub bytes: Range<u64>,
 }
 
 /// The cells of a section: `count` positions up from `start`, the first cell holding `first`, then upwards and from
@@ -49,7 +74,7 @@ impl Cells {
 }
 
 /// One tensor in a file.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block {
     pub id: BlockId,
     pub row: Row,
@@ -66,30 +91,34 @@ impl Block {
 }
 
 /// Reads along `plan` from the first byte of the memory to the end of the file. `visit` gets each tensor and must read
-/// exactly its rows. Returns the cell count of each section.
+/// exactly its rows. Returns the sections.
 pub(super) fn walk<R: BufRead>(
     input: &mut Input<R>,
     plan: &Plan,
     mut visit: impl FnMut(&mut Input<R>, &Block) -> Result<(), StateError>,
-) -> Result<Vec<(SectionKind, u32)>, StateError> {
+) -> Result<Vec<Span>, StateError> {
     let mut n_states = plan.n_states;
-    let mut counts = Vec::new();
+    let mut spans = Vec::new();
     for section in &plan.layout.sections {
+        let start = input.written();
         let cells = match section.kind {
             SectionKind::Recurrent => recurrent_head(input, section, n_states)?,
             _ => attention_head(input, plan, section, n_states)?,
         };
         n_states = Some(cells.start + cells.count);
-        counts.push((section.kind, cells.count));
         for shape in &section.blocks {
             let block = block_head(input, shape.id, shape.row, cells)?;
             visit(input, &block)?;
         }
+        if section.kind != SectionKind::Recurrent {
+            empty_streams(input, section.kind, plan.streams.count - 1 - plan.streams.own)?;
+        }
+        spans.push(Span { kind: section.kind, n_cells: cells.count, bytes: start..input.written() });
     }
     if input.left() > 0 {
         return Err(StateError::Trailing { offset: input.offset(), extra: input.left() });
     }
-    Ok(counts)
+    Ok(spans)
 }
 
 fn attention_head<R: BufRead>(
@@ -99,11 +128,7 @@ fn attention_head<R: BufRead>(
     n_states: Option<u32>,
 ) -> Result<Cells, StateError> {
     let kind = section.kind;
-    let offset = input.offset();
-    let found = input.u32("stream count")?;
-    if found != 1 {
-        return Err(StateError::Streams { offset, section: kind, found });
-    }
+    stream_count(input, kind, plan.streams)?;
     let cells = cell_count(input, plan, kind, n_states)?;
     let cells = attention_cells(input, plan, section, cells)?;
 
@@ -115,6 +140,33 @@ fn attention_head<R: BufRead>(
     layer_count(input, section)?;
     rotation(input, plan, section)?;
     Ok(cells)
+}
+
+/// Reads what stands before the sequence's own stream; a copy is of one stream.
+pub(super) fn stream_count<R: BufRead>(
+    input: &mut Input<R>,
+    section: SectionKind,
+    streams: Streams,
+) -> Result<(), StateError> {
+    let offset = input.offset();
+    let found = u32::from_le_bytes(input.array_uncopied("stream count")?);
+    if found != streams.count {
+        return Err(StateError::Streams { offset, section, found });
+    }
+    input.insert(&1u32.to_le_bytes())?;
+    empty_streams(input, section, streams.own)
+}
+
+/// Reads the cell counts of `n` streams that hold nothing; a copy leaves them out.
+pub(super) fn empty_streams<R: BufRead>(input: &mut Input<R>, section: SectionKind, n: u32) -> Result<(), StateError> {
+    for _ in 0..n {
+        let offset = input.offset();
+        let found = u32::from_le_bytes(input.array_uncopied("cell count of another stream")?);
+        if found != 0 {
+            return Err(StateError::CellCount { offset, section, found, min: 0, max: 0 });
+        }
+    }
+    Ok(())
 }
 
 /// Reads the cell count, which says which positions the section holds; `first` is still open.

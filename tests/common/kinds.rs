@@ -58,9 +58,9 @@ impl Kind {
     }
 }
 
-/// An engine on one thread, with small batches.
-pub fn engine(model: &Path, cache: CacheType, n_seq: u32) -> Engine {
-    let config = EngineConfig {
+/// Settings of an engine on one thread, with small batches.
+pub fn config(model: &Path, cache: CacheType, n_seq: u32) -> EngineConfig {
+    EngineConfig {
         n_ctx: Some(512),
         n_seq,
         n_batch: 2 * N_UBATCH,
@@ -70,8 +70,11 @@ pub fn engine(model: &Path, cache: CacheType, n_seq: u32) -> Engine {
         cache_type_v: cache,
         flash_attention: FlashAttention::On,
         ..EngineConfig::new(model)
-    };
-    Engine::load(config).unwrap()
+    }
+}
+
+pub fn engine(model: &Path, cache: CacheType, n_seq: u32) -> Engine {
+    Engine::load(config(model, cache, n_seq)).unwrap()
 }
 
 /// `n` ids of the tiny models' bytes; another `salt` gives others from the first on.

@@ -12,8 +12,10 @@ use futures_channel::oneshot;
 use crate::llama::{Batch, CancelFlag, Context, SeqId, Token};
 
 use super::embed::embed;
+use super::image::ImageMemory;
 use super::probe::Probe;
-use super::restore::{self, ImageMemory, RestoreRules};
+use super::restore::{self, RestoreRules};
+use super::save;
 use super::slot::{Job, Output, Progress, Slot, decode_error};
 use super::{DecodeCounts, EngineError, PrefillReport};
 
@@ -317,25 +319,33 @@ impl DecodeLoop {
             0 => self.limits.n_batch,
             n => self.limits.n_batch.min(n + self.limits.prefill_chunk),
         };
+        let mut room = n_most;
         for seq in decoding.into_iter().chain(prompts) {
-            let room = n_most.saturating_sub(self.batch.len());
             if room == 0 || shares.len() >= self.limits.max_seq_per_batch {
                 break;
             }
-            let Some(slot) = &self.slots[seq] else { continue };
-            let (todo, completes) = slot.todo();
-            let n_tokens = todo.len().min(room);
-            let mut output = None;
-            for (offset, &token) in todo[..n_tokens].iter().enumerate() {
-                let is_last = completes && offset + 1 == todo.len();
-                let position = i32::try_from(slot.n_past + offset).unwrap_or(i32::MAX);
-                let index = self.batch.push(token, position, slot.seq, is_last);
-                output = is_last.then_some(index).or(output);
-            }
-            shares.push(Share { seq, n_tokens, output });
+            let n_todo = self.slots[seq].as_ref().map_or(0, |slot| slot.todo().0.len());
+            let n_tokens = n_todo.min(room);
+            room -= n_tokens;
+            shares.push(Share { seq, n_tokens, output: None });
         }
         self.first = shares.last().map_or(0, |share| (share.seq + 1) % self.slots.len());
+        // llama.cpp evaluates streams together as long as their numbers go up by one (split_equal in llama-batch.cpp).
+        shares.sort_unstable_by_key(|share| share.seq);
+        shares.iter_mut().for_each(|share| self.push(share));
         shares
+    }
+
+    /// Puts a slot's share into the batch.
+    fn push(&mut self, share: &mut Share) {
+        let Some(slot) = &self.slots[share.seq] else { return };
+        let (todo, completes) = slot.todo();
+        for (offset, &token) in todo[..share.n_tokens].iter().enumerate() {
+            let is_last = completes && offset + 1 == todo.len();
+            let position = i32::try_from(slot.n_past + offset).unwrap_or(i32::MAX);
+            let index = self.batch.push(token, position, slot.seq, is_last);
+            share.output = is_last.then_some(index).or(share.output);
+        }
     }
 
     /// Takes a slot's logits, if its part of the batch has any, and chooses its next token.
@@ -399,7 +409,7 @@ impl DecodeLoop {
         let Some(slot) = self.slots[seq].take() else { return };
         let Output::File { path, reply } = &slot.job.output else { return };
         let started = Instant::now();
-        let saved = self.context.save_state(slot.seq, &slot.job.tokens, path);
+        let saved = save::save(&mut self.context, slot.seq, &slot.job.tokens, &self.limits.restore.layout, path);
         let report = saved
             .map(|n_bytes| PrefillReport {
                 n_tokens: slot.job.tokens.len(),
@@ -409,7 +419,7 @@ impl DecodeLoop {
                 save: started.elapsed(),
                 n_bytes,
             })
-            .map_err(|err| EngineError::Save { path: path.display().to_string(), reason: err.to_string() });
+            .map_err(|reason| EngineError::Save { path: path.display().to_string(), reason });
         let _ = reply.send(report);
         (self.held[seq].tokens, _) = slot.held();
     }

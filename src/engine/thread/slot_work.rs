@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use crate::llama::Token;
 
 use super::{DecodeLoop, seq_id};
-use crate::engine::{EngineError, restore};
+use crate::engine::{EngineError, restore, save};
 
 /// Something to be done with what a slot holds.
 pub(in crate::engine) struct SlotWork {
@@ -51,8 +51,8 @@ impl DecodeLoop {
                 let saved = match tokens.is_empty() {
                     true => Err(failed("the slot holds nothing".to_owned())),
                     false => {
-                        let saved = self.context.save_state(seq_id(seq), &tokens, &path);
-                        saved.map_err(|err| failed(err.to_string()))
+                        let layout = &self.limits.restore.layout;
+                        save::save(&mut self.context, seq_id(seq), &tokens, layout, &path).map_err(failed)
                     }
                 };
                 self.held[seq].tokens = tokens;

@@ -10,7 +10,7 @@ use super::held::Held;
 use super::{DecodeLoop, RestoreRules, seq_id};
 use crate::engine::probe::Probe;
 use crate::engine::slot::Job;
-use crate::engine::{EngineConfig, restore};
+use crate::engine::{EngineConfig, restore, save};
 
 /// An open store, and the probe of what comes from it: a provider that was found right says nothing of these files.
 pub(in crate::engine) struct Stored {
@@ -133,7 +133,7 @@ impl DecodeLoop {
         if !store.wants(&ids) || self.context.state_size(seq_id(seq)) > store.max_bytes() {
             return;
         }
-        match self.context.state_bytes(seq_id(seq), tokens) {
+        match save::bytes(&mut self.context, seq_id(seq), tokens, &self.limits.restore.layout) {
             Ok(bytes) => store.put(ids, bytes, self.held[seq].is_foreign),
             Err(err) => tracing::warn!("prefix store: a state cannot be taken: {err}"),
         }

@@ -171,13 +171,13 @@ fn memories_that_are_not_handed_over() {
     let mut three = windowed(6, false);
     three.sections.push(three.sections[1].clone());
     assert_eq!(unsupported(&Made::new(three, 2).bytes(), &ModelFacts { n_swa: 6, ..facts }), generic);
-    // flash attention off; a stream per sequence
+    // flash attention off; a number of streams that was not announced
     let mut sample = Made::new(plain(F16, 16), 1).bytes();
     sample[12 + 4 + 8 + 12] = 1;
     assert_eq!(unsupported(&sample, &facts), "V is stored transposed (flash attention is off)");
     let mut sample = Made::new(plain(F16, 16), 1).bytes();
     sample[16] = 2;
-    assert!(unsupported(&sample, &facts).starts_with("its context has a stream per sequence"));
+    assert!(unsupported(&sample, &facts).starts_with("its context has another number of streams"));
 }
 
 #[test]

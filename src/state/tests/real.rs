@@ -53,7 +53,9 @@ fn a_layout_learnt_by_a_build_of_version_3_takes_all_as_well() {
 #[test]
 fn cells_of_the_window() {
     let [_, gemma, _] = models();
-    let cells = |file| gemma.check(file).unwrap().n_cells;
+    let cells = |file| -> Vec<_> {
+        gemma.check(file).unwrap().sections.iter().map(|section| (section.kind, section.n_cells)).collect()
+    };
     assert_eq!(cells(gemma.v4), [(SectionKind::Attention, 40), (SectionKind::Window, 32)]);
     assert_eq!(cells(fixture!("tiny-gemma3-40.v2a")), [(SectionKind::Attention, 40), (SectionKind::Window, 40)]);
 }
@@ -169,4 +171,72 @@ fn rows_of_the_first_cells() {
     assert!(rows.iter().all(|r| r.id.section == SectionKind::Attention));
     let rows = first_rows(&mut Cursor::new(gemma.v4), gemma.v4.len() as u64, &gemma.layout(), 10).unwrap();
     assert!(rows.iter().any(|r| r.id.section == SectionKind::Window && r.positions == (8..10)));
+}
+
+/// The file as a context of `n` streams saves it, of which `own` is the file's.
+fn of_streams(model: &Model, n: u32, own: usize) -> Vec<u8> {
+    let checked = model.check(model.v4).unwrap();
+    let mut state = model.v4[..checked.body_offset].to_vec();
+    for section in &checked.sections {
+        let bytes = &model.v4[section.bytes.start as usize..section.bytes.end as usize];
+        if section.kind == SectionKind::Recurrent {
+            state.extend(bytes);
+            continue;
+        }
+        state.extend(n.to_le_bytes());
+        state.extend(vec![0; 4 * own]);
+        state.extend(&bytes[4..]);
+        state.extend(vec![0; 4 * (n as usize - 1 - own)]);
+    }
+    state
+}
+
+#[test]
+fn states_of_many_streams_become_files() {
+    for model in models() {
+        let layout = model.layout();
+        let own_facts = ModelFacts { n_streams: 4, ..model.facts };
+        assert_eq!(Layout::learn(&of_streams(&model, 4, 0), &own_facts).unwrap(), layout, "{}", model.name);
+        for own in 0..4 {
+            let mut file = Vec::new();
+            let state = of_streams(&model, 4, own);
+            let written = single_stream(&state, &layout, 4, own as u32, &mut file).unwrap();
+            assert_eq!(written, file.len() as u64);
+            assert!(file == model.v4, "{} of stream {own}", model.name);
+            // As it is, it is no file of one sequence, and no other sequence's.
+            if !model.facts.is_recurrent {
+                let error = sentence(model.check(&state));
+                assert!(error.contains("stream"), "{error}");
+                single_stream(&state, &layout, 4, (own as u32 + 1) % 4, &mut Vec::new()).unwrap_err();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_lies_in_memory_is_scanned_by_many_threads() {
+    let [llama, ..] = models();
+    let layout = llama.layout();
+    let expect = Expect { ids: &prompt(), n_states: 40, n_ctx: 1024, scan: false };
+    let check = |file: &[u8]| check(&mut &file[..], file.len() as u64, &layout, &expect).unwrap();
+    let checked = check(llama.v4);
+    let report = inspected(llama.v4).unwrap();
+    assert_eq!(report.sections[0].blocks.len(), 6);
+    let mut file = llama.v4.to_vec();
+    let n = file.len();
+    // infinities in the last value of V of the last layer, and in the first of K of the first
+    file[n - 2..].copy_from_slice(&[0x00, 0x7c]);
+    let last = sentence(check_prompt(&file, &layout, &prompt(), 40));
+    for n_threads in [1, 2, 9] {
+        checked.scan(llama.v4, n_threads).unwrap();
+        assert_eq!(sentence(checked.scan(&file, n_threads)), last);
+    }
+    let first_row = n - 6 * (12 + 40 * 64) + 12;
+    file[first_row..first_row + 2].copy_from_slice(&[0x00, 0x7c]);
+    let first = sentence(check_prompt(&file, &layout, &prompt(), 40));
+    assert_ne!(first, last);
+    for n_threads in [1, 2, 9] {
+        assert_eq!(sentence(checked.scan(&file, n_threads)), first);
+    }
+    assert!(checked.scan(&file[..first_row + 1], 2).is_err());
 }
