@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use super::backend::Events;
 use super::policy::Policy;
 use super::report::{HandoffTimes, LineSink, handoff_line};
+use super::slot_dir::RunDir;
 use super::turns::Turn;
 use crate::engine::{EngineError, Event, PromptReport, Report};
 
@@ -38,10 +39,49 @@ pub(super) struct Restored {
     pub prefill: Duration,
     /// The engine's first event; `None` once it was passed on.
     pub prompt: Option<PromptReport>,
-    /// The removal of the run's files, until it is over.
-    pub removal: Option<JoinHandle<()>>,
+    /// The run's files.
+    pub files: Files,
     /// Where the line goes; `None` once it was said.
     pub line: Option<(PromptReport, LineSink)>,
+}
+
+/// The files of a provider's run. Freeing the memory of a large one takes milliseconds, for which the first text does not wait.
+pub(super) struct Files {
+    there: Option<RunDir>,
+    removal: Option<JoinHandle<()>>,
+}
+
+impl From<RunDir> for Files {
+    fn from(run_dir: RunDir) -> Self {
+        Self { there: Some(run_dir), removal: None }
+    }
+}
+
+impl Files {
+    fn remove(&mut self) {
+        if let Some(run_dir) = self.there.take() {
+            self.removal = Some(tokio::task::spawn_blocking(move || drop(run_dir)));
+        }
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.remove();
+        if let Some(removal) = &mut self.removal {
+            // An error is a panic or the runtime's end; the answer is no worse for it.
+            let _ = ready!(Pin::new(removal).poll(cx));
+            self.removal = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // Not on this thread, which others' answers may be waiting for.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.remove();
+        }
+    }
 }
 
 impl Handoff {
@@ -56,13 +96,11 @@ impl Handoff {
 
     /// Once the state file is gone, so that a caller that has seen `Done` finds none.
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<Report>> {
-        if let Some(removal) = self.restored.as_mut().and_then(|restored| restored.removal.as_mut()) {
-            // An error is a panic or the runtime's end; `Done` is no worse for it.
-            let _ = ready!(Pin::new(removal).poll(cx));
+        if let Some(restored) = &mut self.restored {
+            ready!(restored.files.poll_gone(cx));
         }
         let mut report = self.done.take();
-        if let (Some(report), Some(restored)) = (&mut report, &mut self.restored) {
-            restored.removal = None;
+        if let (Some(report), Some(restored)) = (&mut report, &self.restored) {
             report.external_prefill = Some(restored.prefill);
         }
         self.turn = None;
@@ -77,6 +115,9 @@ impl Stream for Handoff {
         let this = &mut *self;
         if let Some(prompt) = this.restored.as_mut().and_then(|restored| restored.prompt.take()) {
             return Poll::Ready(Some(Ok(Event::Prompt(prompt))));
+        }
+        if let Some(restored) = this.restored.as_mut().filter(|restored| restored.line.is_none()) {
+            restored.files.remove();
         }
         if this.done.is_none() {
             let event = ready!(this.events.as_mut().poll_next(cx));

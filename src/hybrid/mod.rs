@@ -323,15 +323,14 @@ impl Hybrid {
     ) -> Result<(Vec<Events>, Restored), HybridError> {
         let Prefilled { run_dir, finished } = prefilled;
         let (events, report) = self.restore(&run_dir, prompt, options, n).await?;
-        // Freeing the memory of a large file takes milliseconds that the first byte need not wait for.
-        let removal = Some(tokio::task::spawn_blocking(move || drop(run_dir)));
         self.0.counts.handoffs.fetch_add(1, Relaxed);
         self.0.policy.lock().handed_over(prompt.len(), finished.elapsed + report.restore.unwrap_or_default());
         if self.0.backend.can_step_back() {
             self.compare_argmax(&finished.reply, report.argmax);
         }
         let line = Some((report, self.0.sink.clone()));
-        Ok((events, Restored { since, prefill: finished.elapsed, prompt: Some(report), removal, line }))
+        let files = run_dir.into();
+        Ok((events, Restored { since, prefill: finished.elapsed, prompt: Some(report), files, line }))
     }
 
     /// See [`Backend::has_stored`], which may read files.
