@@ -133,12 +133,12 @@ class Connection:
         self.connection.close()
 
     def first_text(self, path, body):
-        """Seconds to the first text of a streamed chat answer, the whole text, and the last event's timings."""
+        """Seconds to the first text of a streamed answer, the whole text, and the last event's timings."""
         started, first, text, timings = time.perf_counter(), None, "", {}
         for event in self.events(path, body):
             timings = event.get("timings", timings)
             for choice in event.get("choices", []):
-                piece = choice.get("delta", {}).get("content") or ""
+                piece = choice.get("text") or choice.get("delta", {}).get("content") or ""
                 if piece and first is None:
                     first = time.perf_counter() - started
                 text += piece
