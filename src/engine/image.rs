@@ -55,9 +55,12 @@ impl ImageMemory {
         let len = usize::try_from(len).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
         let mut memory = std::mem::take(&mut self.0);
         if memory.is_empty() {
-            let first = usize::try_from(n_expected).unwrap_or(FIRST_SIZE).max(FIRST_SIZE);
+            let first = len.min(usize::try_from(n_expected).unwrap_or(FIRST_SIZE).max(FIRST_SIZE));
+            // Asked for first in the way that may fail, and given back at once.
+            let asked = Vec::<u8>::new().try_reserve_exact(first);
+            asked.map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
             // All zeros by the kernel's doing, which touches no page.
-            memory = vec![0; len.min(first)];
+            memory = vec![0; first];
         }
         Ok(Image { memory, len })
     }
@@ -232,5 +235,8 @@ mod tests {
         assert_eq!(image.memory.len(), 2 * FIRST_SIZE);
         memory.keep(image);
         assert_eq!(memory.take(10, 0).unwrap().memory.len(), 2 * FIRST_SIZE);
+        // More than there is, even if it could be expected, is an error.
+        let refused = ImageMemory::default().take(1 << 60, 1 << 60).err().map(|error| error.kind());
+        assert_eq!(refused, Some(ErrorKind::OutOfMemory));
     }
 }
