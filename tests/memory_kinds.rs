@@ -214,6 +214,27 @@ fn files_of_any_slot_fit_any_slot() {
     }
 }
 
+/// Saving a slot waits for its answer to end, and for nothing else.
+#[test]
+fn a_busy_slot_is_saved_when_its_answer_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, file) = (engine(&Kind::Attention.model(), CacheType::F16, 2), folder.path().join("state"));
+    let mut running = engine.generate(&prompt(50, 7)[..], &GenerateOptions { slot: Some(1), ..greedy(200) }).unwrap();
+    assert!(matches!(running.next(), Some(Ok(Event::Prompt(_)))));
+    let (sender, saved) = std::sync::mpsc::channel();
+    for _ in 0..3 {
+        let (engine, file, sender) = (engine.clone(), file.clone(), sender.clone());
+        std::thread::spawn(move || sender.send(engine.save_slot(1, &file)));
+    }
+    assert_eq!(running.filter(|event| matches!(event, Ok(Event::Done(_)))).count(), 1);
+    for _ in 0..3 {
+        let (n_tokens, n_bytes) = saved.recv_timeout(std::time::Duration::from_secs(60)).unwrap().unwrap();
+        assert!(n_tokens >= 249, "{n_tokens}");
+        assert_eq!(std::fs::metadata(&file).unwrap().len(), n_bytes);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing but the file");
+}
+
 /// The ids are this engine's answer, up to the first place where two tokens were about equally likely.
 fn check_but_for_ties(engine: &Engine, prompt: &[Token], ids: &[i32], what: &str) {
     /// Logits of the tiny models vary by some 2.5. Two plain generations beside each other, without any file, move each other's

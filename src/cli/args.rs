@@ -114,8 +114,8 @@ pub struct ModelArgs {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PREFILL_CHUNK, value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_chunk: u32,
 
-    /// With --parallel: one pool of KV cells for all sequences. Sequences that pause then cost less, long ones more, and what
-    /// a sequence answers depends on its neighbours in the last digits
+    /// With --parallel: one pool of KV cells for all sequences, not a stream for each. Long sequences then cost more, pauses of
+    /// one between others less
     #[arg(long)]
     pub kv_unified: bool,
 
@@ -280,7 +280,7 @@ impl From<HandoffArg> for HandoffMode {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PrefillModeArg {
-    /// A variable that is set to nothing counts as not set.
+    // A variable that is set to nothing counts as not set.
     #[value(alias = "")]
     Oneshot,
     Resident,

@@ -93,9 +93,9 @@ pub struct EngineConfig {
     pub n_ctx: Option<u32>,
     /// Sequences decoded at once, each with its own `n_ctx` tokens.
     pub n_seq: u32,
-    /// One pool of cells for all sequences, instead of a stream of the KV cache for each. Streams make what a sequence computes
-    /// independent of the others, and attention to a long one cheaper; but llama.cpp evaluates only sequences with consecutive
-    /// numbers together, so that one that pauses splits the batch. A context for embeddings is unified always.
+    /// One pool of cells for all sequences, instead of a stream of the KV cache for each. With streams attention passes over no
+    /// cells of others; but llama.cpp evaluates only sequences with consecutive numbers together, so that one that pauses splits
+    /// the batch. A context for embeddings is unified always.
     pub kv_unified: bool,
     /// Most tokens in one call of `llama_decode`.
     pub n_batch: u32,

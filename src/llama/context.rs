@@ -43,8 +43,8 @@ impl KvType {
 pub struct ContextParams {
     /// Tokens in the KV cache, all sequences together.
     pub n_ctx: u32,
-    /// One pool of cells for all sequences, any of which may take all of it. Otherwise each has `n_ctx / n_seq` of its own, and
-    /// what a sequence computes does not depend on the others.
+    /// One pool of cells for all sequences, any of which may take all of it. Otherwise each has `n_ctx / n_seq` of its own, over
+    /// which alone its attention goes.
     pub unified: bool,
     /// Most tokens in one batch.
     pub n_batch: u32,

@@ -150,7 +150,8 @@ impl DecodeLoop {
 
     /// Takes all commands that have arrived; waits for one when there is nothing else to do. False means stop.
     fn receive(&mut self) -> bool {
-        if self.queue.is_empty() && self.slots.iter().all(Option::is_none) {
+        let is_idle = self.queue.is_empty() && self.slot_work.is_empty() && self.slots.iter().all(Option::is_none);
+        if is_idle {
             let Ok(command) = self.commands.recv() else { return false };
             if !self.take(command) {
                 return false;
