@@ -214,6 +214,49 @@ fn files_of_any_slot_fit_any_slot() {
     }
 }
 
+/// The cells of a window's ring are written by index. Loaded from there and continued, they are in no order of positions any more,
+/// and the file that is saved then has to be one all the same.
+#[test]
+fn a_window_that_was_loaded_gone_round_can_be_saved_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+    let ask = |engine: &Engine, slot, prompt: &[Token]| {
+        let options = GenerateOptions { slot: Some(slot), reuse_prefix: true, ..greedy(4) };
+        Answer::read(engine.generate(prompt, &options).unwrap()).unwrap()
+    };
+    for (kind, n_seq) in [(Kind::SlidingWindow, 1), (Kind::SlidingWindow, 3)] {
+        // Without a layout it saves what llama.cpp writes, as providers do.
+        let other = EngineConfig { warmup: false, ..config(&kind.model(), CacheType::F16, 1) };
+        let [alone, engine] = [1, n_seq].map(|n| engine(&kind.model(), CacheType::F16, n));
+        let other = Engine::load(other).unwrap();
+        // Longer and longer, until the ring's end lies amidst the window.
+        let mut text = Vec::new();
+        loop {
+            text = prompt(text.len() + 7, 1);
+            text.extend(ask(&other, 0, &text).ids.into_iter().map(Token));
+            other.save_slot(0, &first).unwrap();
+            let bytes = std::fs::read(&first).unwrap();
+            let report = onebit::state::inspect(&mut std::io::Cursor::new(&bytes), bytes.len() as u64, None).unwrap();
+            if report.sections.iter().any(|section| !section.in_order) {
+                break;
+            }
+            assert!(text.len() < 480, "{kind:?}: the window is always in one piece");
+        }
+        engine.restore_slot(0, &first).unwrap();
+        text.extend(prompt(5, 3));
+        let found = ask(&engine, 0, &text);
+        assert!(found.n_evaluated <= 7, "{found:?}");
+        check_but_for_ties(&alone, &text, &found.ids, &format!("{kind:?}, {n_seq}"));
+        engine.save_slot(0, &second).unwrap();
+        engine.restore_slot(n_seq - 1, &second).unwrap_or_else(|error| panic!("{kind:?}, {n_seq}: {error}"));
+        text.extend(found.ids.into_iter().map(Token));
+        text.extend(prompt(5, 4));
+        let found = ask(&engine, n_seq - 1, &text);
+        assert!(found.n_evaluated <= 7, "{found:?}");
+        check_but_for_ties(&alone, &text, &found.ids, &format!("{kind:?}, {n_seq}, from the second file"));
+    }
+}
+
 /// Saving a slot waits for its answer to end, and for nothing else.
 #[test]
 fn a_busy_slot_is_saved_when_its_answer_ends() {

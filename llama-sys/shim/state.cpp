@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -42,8 +41,8 @@ void copy_all(const std::vector<piece> & pieces, int32_t n_threads) {
         while (helpers.size() + 1 < n) {
             helpers.emplace_back(work);
         }
-    } catch (const std::system_error &) {
-        // Without help, then.
+    } catch (...) {
+        // Without more help, then: what is thrown past threads that are not joined ends the process.
     }
     work();
     for (auto & helper : helpers) {

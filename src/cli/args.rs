@@ -116,8 +116,12 @@ pub struct ModelArgs {
 
     /// With --parallel: one pool of KV cells for all sequences, not a stream for each. Long sequences then cost more, pauses of
     /// one between others less
-    #[arg(long)]
+    #[arg(long, overrides_with = "no_kv_unified")]
     pub kv_unified: bool,
+
+    /// A stream of the KV cache for each sequence, as it is without either
+    #[arg(long, overrides_with = "kv_unified", hide = true)]
+    pub no_kv_unified: bool,
 
     /// Most tokens in one pass over the model
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]

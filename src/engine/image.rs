@@ -54,8 +54,9 @@ impl ImageMemory {
     pub fn take(&mut self, len: u64, n_expected: u64) -> io::Result<Image> {
         let len = usize::try_from(len).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
         let mut memory = std::mem::take(&mut self.0);
-        if memory.is_empty() {
-            let first = len.min(usize::try_from(n_expected).unwrap_or(FIRST_SIZE).max(FIRST_SIZE));
+        let first = len.min(usize::try_from(n_expected).unwrap_or(FIRST_SIZE).max(FIRST_SIZE));
+        if memory.len() < first {
+            drop(memory);
             // Asked for first in the way that may fail, and given back at once.
             let asked = Vec::<u8>::new().try_reserve_exact(first);
             asked.map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;

@@ -302,13 +302,14 @@ fn prepare(
             n_swa: model.n_swa(),
             scan: config.state_scan,
             n_bytes_full: state_bytes_full,
-            n_threads: params.n_threads_batch as usize,
+            // More do not read or copy faster.
+            n_threads: params.n_threads_batch.clamp(1, 4) as usize,
         },
     };
     let probe = Probe::new(model.clone(), params, config.state_probe);
     let is_pooled = limits.is_pooled;
     let store = config.prefix_store.as_ref();
-    let store = store.and_then(|store| stored::open(config, store, model, &limits.restore));
+    let store = store.and_then(|store| stored::open(config, store, &context, &limits.restore));
     let stored =
         store.clone().map(|store| Stored { store, probe: Probe::new(model.clone(), params, config.state_probe) });
     let decode_loop = DecodeLoop::new(context, commands, limits, probe, stored);
@@ -337,7 +338,7 @@ fn beyond_original(model: &Model, config: &EngineConfig, n_ctx: u32) -> Option<S
     is_beyond.then(|| {
         format!(
             "this model's K is computed otherwise in contexts of more than {original} tokens, and state files do not say for \
-             which they are; a --ctx-size of at most {original} makes handoffs possible"
+             which they are; a --ctx-size of at most {original} (with --kv-unified of all slots together) makes handoffs possible"
         )
     })
 }

@@ -1,11 +1,11 @@
-//! A sequence's state, as a file is: of one stream, whatever the context has.
+//! A sequence's state, as a file is: of one stream, whatever the context has, its cells in order.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use crate::llama::{Context, SeqId, Token};
-use crate::state::{Layout, single_stream};
+use crate::state::{Layout, SectionKind, single_stream, sort_windows};
 
 /// Writes the sequence's state to a file. Returns bytes written.
 pub(super) fn save(
@@ -15,14 +15,11 @@ pub(super) fn save(
     layout: &Result<Layout, String>,
     path: &Path,
 ) -> Result<u64, String> {
-    if context.n_streams() == 1 {
+    if context.n_streams() == 1 && !has_window(layout) {
         return context.save_state(seq, tokens, path).map_err(|err| err.to_string());
     }
-    let state = context.state_bytes(seq, tokens).map_err(|err| err.to_string())?;
-    let mut file = BufWriter::new(File::create(path).map_err(|err| err.to_string())?);
-    let n_bytes = rewrite(context, seq, &state, layout, &mut file)?;
-    file.flush().map_err(|err| err.to_string())?;
-    Ok(n_bytes)
+    let file = File::create(path).map_err(|err| err.to_string())?;
+    write(context, seq, tokens, layout, BufWriter::new(file))
 }
 
 /// The bytes that [`save`] writes.
@@ -32,24 +29,34 @@ pub(super) fn bytes(
     tokens: &[Token],
     layout: &Result<Layout, String>,
 ) -> Result<Vec<u8>, String> {
-    let state = context.state_bytes(seq, tokens).map_err(|err| err.to_string())?;
-    if context.n_streams() == 1 {
-        return Ok(state);
+    if context.n_streams() == 1 && !has_window(layout) {
+        return context.state_bytes(seq, tokens).map_err(|err| err.to_string());
     }
     let mut file = Vec::new();
-    file.try_reserve_exact(state.len()).map_err(|_| format!("no memory for a state of {} bytes", state.len()))?;
-    rewrite(context, seq, &state, layout, &mut file)?;
+    let size = usize::try_from(context.state_size(seq)).unwrap_or(usize::MAX);
+    let size = size.saturating_add(4 * tokens.len());
+    file.try_reserve_exact(size).map_err(|_| format!("no memory for a state of {size} bytes"))?;
+    write(context, seq, tokens, layout, &mut file)?;
     Ok(file)
 }
 
-fn rewrite(
-    context: &Context,
+fn write(
+    context: &mut Context,
     seq: SeqId,
-    state: &[u8],
+    tokens: &[Token],
     layout: &Result<Layout, String>,
-    writer: &mut impl Write,
+    mut writer: impl Write,
 ) -> Result<u64, String> {
     let layout = layout.as_ref().map_err(Clone::clone)?;
-    let own = u32::try_from(seq.0).map_err(|_| "no such sequence".to_owned())?;
-    single_stream(state, layout, context.n_streams(), own, writer).map_err(|err| err.to_string())
+    let (own, n_streams) = (u32::try_from(seq.0).unwrap_or(0), context.n_streams());
+    let own = own.min(n_streams - 1);
+    let mut state = context.state_bytes(seq, tokens).map_err(|err| err.to_string())?;
+    sort_windows(&mut state, layout, n_streams, own);
+    let n_bytes = single_stream(&state, layout, n_streams, own, &mut writer).map_err(|err| err.to_string())?;
+    writer.flush().map_err(|err| err.to_string())?;
+    Ok(n_bytes)
+}
+
+fn has_window(layout: &Result<Layout, String>) -> bool {
+    layout.as_ref().is_ok_and(|layout| layout.sections.iter().any(|section| section.kind == SectionKind::Window))
 }

@@ -1,7 +1,5 @@
 //! What slots hold, to files and back, by the handle.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::thread::{Command, SlotAction, SlotReport, SlotWork};
@@ -11,21 +9,7 @@ impl Engine {
     /// Writes what a slot holds from its last job to a sequence-state file, by way of a temporary name beside it. Waits for the
     /// slot; blocks. Returns tokens and bytes.
     pub fn save_slot(&self, slot: u32, path: impl AsRef<Path>) -> Result<(usize, u64), EngineError> {
-        let path = path.as_ref();
-        let failed = |reason: String| EngineError::Save { path: path.display().to_string(), reason };
-        // A name of its own, so that others may save to the same path meanwhile. Removed unless it becomes the file.
-        let mut temporary = tempfile::Builder::new();
-        temporary.prefix(".slot-").suffix(".part");
-        // As any program's new file, by the user's mask.
-        temporary.permissions(Permissions::from_mode(0o666));
-        let temporary = temporary.tempfile_in(folder_of(path)).map_err(|err| failed(err.to_string()))?.into_temp_path();
-        let saved = self.on_slot(slot, SlotAction::Save(temporary.to_path_buf()));
-        let report = saved.map_err(|err| match err {
-            // Of the temporary name nobody knows.
-            EngineError::Save { reason, .. } => failed(reason),
-            err => err,
-        })?;
-        temporary.persist(path).map_err(|err| failed(err.error.to_string()))?;
+        let report = self.on_slot(slot, SlotAction::Save(path.as_ref().to_owned()))?;
         Ok((report.n_tokens, report.n_bytes))
     }
 
@@ -45,8 +29,4 @@ impl Engine {
         self.shared.send(Command::Slot(SlotWork { slot: slot as usize, action, reply }))?;
         answer.recv().unwrap_or(Err(EngineError::Stopped))
     }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -23,8 +23,8 @@ use crate::engine::{EngineError, Event, PromptReport, Report};
 pub struct Handoff {
     // Fields drop in this order: the generation has stopped when the next request gets its turn.
     events: Events,
-    turn: Option<Turn>,
     restored: Option<Restored>,
+    turn: Option<Turn>,
     /// Learns what evaluating costs here, of a prompt that was evaluated here.
     policy: Option<Arc<Mutex<Policy>>>,
     /// The last event, kept back until the state file has been removed.
@@ -131,6 +131,7 @@ impl Stream for Handoff {
                 Some(Ok(Event::Done(report))) => this.done = Some(report),
                 Some(Ok(event)) => return Poll::Ready(Some(Ok(event))),
                 last => {
+                    this.restored = None;
                     this.turn = None;
                     return Poll::Ready(last);
                 }

@@ -85,6 +85,8 @@ impl ContextParams {
         raw.n_ubatch = self.n_ubatch;
         raw.n_seq_max = self.n_seq;
         raw.kv_unified = self.unified;
+        // Layers with a window keep the window and a pass, not the whole context (llama.h's default, for its own tools' sake).
+        raw.swa_full = false;
         raw.n_threads = i32::try_from(self.n_threads).unwrap_or(i32::MAX);
         raw.n_threads_batch = i32::try_from(self.n_threads_batch).unwrap_or(i32::MAX);
         raw.flash_attn_type = match self.flash_attention {

@@ -140,7 +140,7 @@ fn prove<R: BufRead>(
     };
     let mut blocks = Vec::new();
     let sections = walk(input, &plan, |input, block| {
-        blocks.push(*block);
+        blocks.push(Block { offset: input.written(), ..*block });
         if expect.scan { scan(input, block) } else { input.skip(block.bytes(), "rows") }
     })?;
     let body_offset = usize::try_from(header.body_offset).unwrap_or(usize::MAX);

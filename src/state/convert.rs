@@ -52,7 +52,8 @@ pub fn single_stream(
     let mut input = Input::copying(&mut reader, state.len() as u64, writer);
     header::begin_copy(&mut input, layout.native)?;
     let header = header::read_from(&mut input)?;
-    let streams = Streams { count: n_streams, own };
+    let count = n_streams.max(1);
+    let streams = Streams { count, own: own.min(count - 1) };
     let (version, to) = (header.version, layout.native);
     check_version(version, to, layout)?;
     let plan = Plan { layout, version, to, ids: &header.ids, n_states: None, n_ctx: u32::MAX, streams };

@@ -19,6 +19,7 @@ mod scan;
 mod structure;
 mod threads;
 mod walk;
+mod window;
 
 pub mod check;
 pub mod convert;
@@ -40,3 +41,4 @@ pub use inspect::{Report, SectionReport, inspect};
 pub use layout::{BlockId, BlockShape, Layout, ModelFacts, Row, SectionKind, SectionLayout, Tensor};
 pub(crate) use threads::on_threads;
 pub use walk::Span;
+pub use window::sort_windows;

@@ -260,7 +260,7 @@ pub const FLAGS: &[Flag] = &[
     value(&["-cms", "--checkpoint-min-step"], "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT", Nothing),
     value(&["-cram", "--cache-ram"], "LLAMA_ARG_CACHE_RAM", NoEffect(OWN_CACHE)),
     yes(&["-kvu", "--kv-unified"], "LLAMA_ARG_KV_UNIFIED", Becomes("--kv-unified")),
-    no(&["-no-kvu", "--no-kv-unified"], "LLAMA_ARG_KV_UNIFIED", Nothing),
+    no(&["-no-kvu", "--no-kv-unified"], "LLAMA_ARG_KV_UNIFIED", Becomes("--no-kv-unified")),
     yes(&["--cache-idle-slots"], "LLAMA_ARG_CACHE_IDLE_SLOTS", Nothing),
     no(&["--no-cache-idle-slots"], "LLAMA_ARG_CACHE_IDLE_SLOTS", Nothing),
     yes(

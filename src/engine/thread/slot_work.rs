@@ -1,6 +1,6 @@
 //! What slots hold, to files and back.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use crate::llama::Token;
@@ -52,7 +52,10 @@ impl DecodeLoop {
                     true => Err(failed("the slot holds nothing".to_owned())),
                     false => {
                         let layout = &self.limits.restore.layout;
-                        save::save(&mut self.context, seq_id(seq), &tokens, layout, &path).map_err(failed)
+                        save_as(&path, |temporary| {
+                            save::save(&mut self.context, seq_id(seq), &tokens, layout, temporary)
+                        })
+                        .map_err(failed)
                     }
                 };
                 self.held[seq].tokens = tokens;
@@ -82,4 +85,21 @@ impl DecodeLoop {
             }
         }
     }
+}
+
+/// Writes under a temporary name, which becomes `path` when all is there. Only the decode thread does this, so two saves to one
+/// path do not meet.
+fn save_as(path: &Path, save: impl FnOnce(&Path) -> Result<u64, String>) -> Result<u64, String> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".part");
+    let temporary = PathBuf::from(temporary);
+    let saved = save(&temporary).and_then(|n_bytes| {
+        std::fs::rename(&temporary, path).map_err(|err| err.to_string())?;
+        Ok(n_bytes)
+    });
+    if saved.is_err() {
+        // A full disk has left a part of it; where nothing was written there is nothing to remove.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    saved
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::llama::{self, Model, Token};
+use crate::llama::{self, Context, Model, Token};
 use crate::store::{Identity, Memory, Store, StoreConfig, identity};
 
 use super::held::Held;
@@ -22,7 +22,7 @@ pub(in crate::engine) struct Stored {
 pub(in crate::engine) fn open(
     config: &EngineConfig,
     store: &StoreConfig,
-    model: &Model,
+    context: &Context,
     rules: &RestoreRules,
 ) -> Option<Arc<Store>> {
     let off = |reason: String| tracing::warn!("prefix store: {}: {reason} (it is not used)", store.dir.display());
@@ -36,7 +36,7 @@ pub(in crate::engine) fn open(
         (false, _) => 0,
     };
     let memory = Memory { n_ctx: rules.n_ctx as usize, max_cut };
-    let opened = identity(config, model, rules.n_ctx).and_then(|identity| {
+    let opened = identity(config, context.model(), context.n_ctx_seq()).and_then(|identity| {
         let opened = Store::open(store.clone(), &identity, memory);
         opened.map_err(|err| err.to_string())
     });

@@ -240,3 +240,42 @@ fn what_lies_in_memory_is_scanned_by_many_threads() {
     }
     assert!(checked.scan(&file[..first_row + 1], 2).is_err());
 }
+
+#[test]
+fn windows_that_are_in_no_order_are_sorted() {
+    let [llama, gemma, _] = models();
+    let layout = gemma.layout();
+    let window = gemma.check(gemma.v4).unwrap().sections[1].bytes.clone();
+    let (start, n) = (window.start as usize, 32);
+    // As after 12 cells that were loaded the wrong way round: 20.., 12 others, 8..
+    let mixed = |cell: usize| (cell * 11 + 5) % n;
+    let mut state = gemma.v4.to_vec();
+    let mut at = start + 8;
+    let mut mix = |at: usize, unit: usize| {
+        for cell in 0..n {
+            let from = at + mixed(cell) * unit;
+            state[at + cell * unit..][..unit].copy_from_slice(&gemma.v4[from..from + unit]);
+        }
+        at + n * unit
+    };
+    at = mix(at, 12) + 16;
+    for block in &layout.sections[1].blocks {
+        at = mix(at + 12, block.row.bytes as usize);
+    }
+    assert_eq!(at, gemma.v4.len());
+    assert!(state != gemma.v4 && gemma.check(&state).is_err());
+    sort_windows(&mut state, &layout, 1, 0);
+    assert!(state == gemma.v4);
+    // What is in order stays, in any stream, and so does what is no such state.
+    for own in 0..3 {
+        let there = of_streams(&gemma, 3, own);
+        let mut state = there.clone();
+        sort_windows(&mut state, &layout, 3, own as u32);
+        assert!(state == there);
+    }
+    for bytes in [llama.v4, &gemma.v4[..3000], &gemma.v4[..700], &[]] {
+        let mut state = bytes.to_vec();
+        sort_windows(&mut state, &layout, 1, 0);
+        assert_eq!(state.len(), bytes.len());
+    }
+}
