@@ -257,6 +257,45 @@ fn a_window_that_was_loaded_gone_round_can_be_saved_again() {
     }
 }
 
+/// A provider may write every position of the layers with a window, of which the cache here has room for the last ones only.
+#[test]
+fn a_file_with_more_than_the_window_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state");
+    let kind = Kind::SlidingWindow;
+    for n_seq in [1, 2] {
+        let engine = engine(&kind.model(), CacheType::F16, n_seq);
+        let prompt = prompt(400, 1);
+        prefill(&engine, kind, &prompt, &file);
+        let expected = restored(&engine, &file, &prompt, N_ANSWER).unwrap();
+        std::fs::write(&file, with_all_positions(&std::fs::read(&file).unwrap())).unwrap();
+        assert_eq!(restored(&engine, &file, &prompt, N_ANSWER).unwrap(), expected);
+    }
+}
+
+/// The file with cells in front of the window's, for the positions from 0 on; their rows are zeros, which nothing attends to.
+fn with_all_positions(bytes: &[u8]) -> Vec<u8> {
+    let report = onebit::state::inspect(&mut std::io::Cursor::new(bytes), bytes.len() as u64, None).unwrap();
+    let window = &report.sections[1];
+    let (n_cells, n_more) = (window.n_cells as usize, u32::try_from(window.pos_min).unwrap());
+    assert!(n_more > 256, "more than the ring has");
+    let start = usize::try_from(window.offset).unwrap();
+    let mut all = bytes[..start + 4].to_vec();
+    all.extend((window.n_cells + n_more).to_le_bytes());
+    (0..n_more).for_each(|position| all.extend([position, 1, 0].into_iter().flat_map(u32::to_le_bytes)));
+    let mut at = start + 8 + 12 * n_cells + 16;
+    all.extend(&bytes[start + 8..at]);
+    for block in &window.blocks {
+        let row = usize::try_from(block.row.bytes).unwrap();
+        all.extend(&bytes[at..at + 12]);
+        all.extend(vec![0; n_more as usize * row]);
+        all.extend(&bytes[at + 12..at + 12 + n_cells * row]);
+        at += 12 + n_cells * row;
+    }
+    assert_eq!(at, bytes.len());
+    all
+}
+
 /// Saving a slot waits for its answer to end, and for nothing else.
 #[test]
 fn a_busy_slot_is_saved_when_its_answer_ends() {

@@ -50,7 +50,7 @@ void copy_all(const std::vector<piece> & pieces, int32_t n_threads) {
     }
 }
 
-// Reads from parts, of which no field and no row goes across two. Rows are copied by `finish` only, as llama.cpp's own
+// Reads from parts, of which no field goes across two; a tensor's rows may. They are copied by `finish` only, as llama.cpp's own
 // reader does it: a state that is refused half way has changed no tensor.
 class parts_reader : public llama_io_read_i {
 public:
@@ -63,14 +63,16 @@ public:
     }
 
     void read_tensor(ggml_tensor * tensor, size_t offset, size_t size) override {
-        const uint8_t * from = take(size);
-        if (size == 0) {
-            return;
-        }
         if (offset > ggml_nbytes(tensor) || size > ggml_nbytes(tensor) - offset) {
             throw onebit_invalid("the state holds more rows than the memory");
         }
-        rows.push_back({tensor, offset, from, size});
+        while (size > 0) {
+            skip_empty();
+            const size_t n = std::min(size, part == end ? size : part->size - at);
+            rows.push_back({tensor, offset, take(n), n});
+            offset += n;
+            size -= n;
+        }
     }
 
     size_t n_bytes() override { return n_read; }

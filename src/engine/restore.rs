@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use crate::llama::{self, Context, SeqId, Token};
-use crate::state::{self, Checked, Expect, Layout, SectionKind, StateError};
+use crate::state::{self, Checked, Expect, Layout, StateError};
 
 use super::image::{Converted, Image, ImageMemory, ImageReader, READ_SIZE};
 use super::probe::{Mismatch, Probe, Verdict};
@@ -101,7 +101,7 @@ pub(super) fn restore(
     let (image, checked) = prove(file, version, layout, &expect, rules, memory)?;
     let compared = compare_values(probe, image.bytes(), layout, &prompt[..n_states])?;
 
-    load(context, seq, image.bytes(), &checked).map_err(RestoreError::Load)?;
+    load(context, seq, image.bytes(), &checked, layout).map_err(RestoreError::Load)?;
     memory.keep(image);
     let next = prompt.len() - 1;
     expect_positions(context, seq, n_states, next, rules.n_swa)?;
@@ -144,7 +144,7 @@ pub(super) fn restore_whole(
     }
     let compared = compare_values(probe, image.bytes(), layout, &prompt)?;
     context.clear_seq(seq);
-    load(context, seq, image.bytes(), &checked).map_err(RestoreError::Load)?;
+    load(context, seq, image.bytes(), &checked, layout).map_err(RestoreError::Load)?;
     memory.keep(image);
     expect_positions(context, seq, prompt.len(), prompt.len(), rules.n_swa)?;
     probe.count(compared);
@@ -210,22 +210,16 @@ fn prove(
     Ok((converted.into_image(), checked))
 }
 
-/// Gives llama.cpp the file's memory. A context with a stream for each sequence wants their cell counts as well, which a file of
-/// one stream does not have.
-fn load(context: &mut Context, seq: SeqId, file: &[u8], checked: &Checked) -> Result<(), llama::Error> {
-    let n_streams = context.n_streams();
-    let count = n_streams.to_le_bytes();
-    let no_cells = vec![0; 4 * (n_streams as usize - 1)];
-    let mut parts: Vec<&[u8]> = Vec::new();
-    for section in &checked.sections {
-        let (start, end) = (usize::try_from(section.bytes.start), usize::try_from(section.bytes.end));
-        let bytes = start.ok().zip(end.ok()).and_then(|(start, end)| file.get(start..end));
-        match (section.kind, bytes.and_then(<[u8]>::split_first_chunk::<4>)) {
-            (_, None) => return Err(llama::Error::Invalid("a section is not in the file".to_owned())),
-            (SectionKind::Recurrent, _) => parts.extend(bytes),
-            (_, Some((_one, rest))) => parts.extend([&count, rest, &no_cells]),
-        }
-    }
+fn load(
+    context: &mut Context,
+    seq: SeqId,
+    file: &[u8],
+    checked: &Checked,
+    layout: &Layout,
+) -> Result<(), llama::Error> {
+    let parts = checked.parts(file, layout, context.n_streams());
+    let parts = parts.ok_or_else(|| llama::Error::Invalid("a section is not in the file".to_owned()))?;
+    let parts: Vec<&[u8]> = parts.iter().map(AsRef::as_ref).collect();
     context.load_state(seq, &parts)
 }
 

@@ -54,7 +54,7 @@ impl Context {
     }
 
     /// Restores an empty sequence from the memory of a state, which is what a file holds behind its ids. It may lie in several
-    /// parts, of which no field and no row goes across two. It must have been proven well-formed before: llama.cpp trusts much
+    /// parts, of which no field goes across two. It must have been proven well-formed before: llama.cpp trusts much
     /// of it.
     ///
     /// The bytes, not the file: nobody else can change them between their check and their use.

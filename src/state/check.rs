@@ -9,8 +9,8 @@
 //!   doubles; `-1` aborts llama.cpp at the next request.
 //! - sliding window: the last `m` positions, where `m` covers at least the window. llama.cpp since state version 2b
 //!   writes just the window, before it wrote every cell; what is more is masked and never read. They may begin
-//!   anywhere and go round (see `walk::Cells`): the small cache was filled so. A section with more cells than the
-//!   context's own window cache (`n_swa + n_ubatch`, see [`Checked::sections`]) is refused by the loader, without harm.
+//!   anywhere and go round (see `walk::Cells`): the small cache was filled so. The loader gets the window only, whose cache has
+//!   room for little more (see [`Checked::parts`]).
 //! - recurrent: one cell of the last position; more make the loader assert.
 //! - the sequence id of a cell: any; the loader ignores it.
 //! - M-RoPE cells: `x` and `y` equal to the position, as for all text; `tok` the prompt's id, or -1.
@@ -54,7 +54,7 @@ pub struct Checked {
     pub body_offset: usize,
     /// The sections, in file order; where they stand in the copy, if one was made.
     pub sections: Vec<Span>,
-    blocks: Vec<Block>,
+    pub(super) blocks: Vec<Block>,
 }
 
 impl Checked {

@@ -15,6 +15,7 @@
 
 mod error;
 mod input;
+mod parts;
 mod scan;
 mod structure;
 mod threads;

@@ -44,6 +44,7 @@ pub struct Span {
     pub n_cells: u32,
     /// Where it stands: in the copy, where one is made.
     pub bytes: Range<u64>,
+    pub(super) cells: Cells,
 }
 
 /// The cells of a section: `count` positions up from `start`, the first cell holding `first`, then upwards and from
@@ -113,7 +114,7 @@ pub(super) fn walk<R: BufRead>(
         if section.kind != SectionKind::Recurrent {
             empty_streams(input, section.kind, plan.streams.count - 1 - plan.streams.own)?;
         }
-        spans.push(Span { kind: section.kind, n_cells: cells.count, bytes: start..input.written() });
+        spans.push(Span { kind: section.kind, n_cells: cells.count, bytes: start..input.written(), cells });
     }
     if input.left() > 0 {
         return Err(StateError::Trailing { offset: input.offset(), extra: input.left() });
