@@ -107,7 +107,9 @@ fn what_is_used_again_does_not_show() {
             assert_eq!(found.ids, whole(&engine, prompt, N_ANSWER).ids, "{kind:?}, {n_cached:?}");
         }
         let expected = match kind {
-            Kind::Attention | Kind::SlidingWindow | Kind::MRope => [0, 512, 512, 512, 1024, 0, 0],
+            Kind::Attention | Kind::MRope => [0, 512, 512, 512, 1024, 0, 0],
+            // As long as the ring has not gone round: 32 and 512 cells, rounded up to 768.
+            Kind::SlidingWindow => [0, 512, 0, 512, 0, 0, 0],
             // Only from the very end.
             Kind::Recurrent | Kind::Hybrid | Kind::HybridWindow => [0, 599, 0, 599, 0, 0, 0],
         };

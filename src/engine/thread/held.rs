@@ -98,16 +98,24 @@ impl DecodeLoop {
 
     /// As [`keep`](Self::keep), so that the result is bit for bit that of a cold run: kernels round otherwise in passes of
     /// another size, so only whole passes stay, which a cold run evaluates alike. The last token of what is held was evaluated
-    /// alone, so its pass was not whole. A memory that cannot step back has no such choice, and goes on from its end.
+    /// alone, so its pass was not whole. A memory that cannot step back has no such choice, and goes on from its end. Of a window
+    /// whose ring has gone round nothing stays: what follows would lie elsewhere, and be added up in another order.
     pub(super) fn keep_whole_passes(&mut self, seq: usize, held: &Held, prompt: &[Token]) -> usize {
         let n_ubatch = self.limits.n_ubatch.max(1);
         let n_held = held.tokens.len();
         let n_common = common_prefix(&held.tokens, prompt).min(prompt.len().saturating_sub(1));
         let n_kept = match n_common == n_held && !self.limits.restore.can_step_back {
             true => n_common,
+            false if self.has_gone_round(n_held) => 0,
             false => n_common.min(n_held.saturating_sub(1)) / n_ubatch * n_ubatch,
         };
         if self.cut(seq, n_held, n_kept) { n_kept } else { 0 }
+    }
+
+    /// Whether this many tokens are more than a window's cache has cells, by which it is a ring (llama_kv_cache_iswa).
+    fn has_gone_round(&self, n_held: usize) -> bool {
+        let n_swa = self.limits.restore.n_swa as usize;
+        n_swa > 0 && n_held > (n_swa + self.limits.n_ubatch).next_multiple_of(256)
     }
 
     /// Whether position `next` can be evaluated on what the memory holds: a running state has no past, and a window may have
