@@ -93,7 +93,7 @@ def test_parse_returns_the_clients_own_type(client):
 
 def test_a_text_completion_with_a_schema(http):
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
-    body = {"prompt": "JSON:", "json_schema": schema, "max_tokens": 32, "temperature": 1}
+    body = {"prompt": "JSON:", "json_schema": schema, "max_tokens": 64, "temperature": 1, "seed": 1}
     for path, read in [
         ("/v1/completions", lambda reply: reply["choices"][0]["text"]),
         ("/completion", lambda reply: reply["content"]),
