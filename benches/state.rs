@@ -20,15 +20,7 @@ struct Case {
 
 fn tiny() -> Case {
     let bytes = include_bytes!("../tests/fixtures/tiny-llama-40.v4.state").to_vec();
-    let facts = ModelFacts {
-        is_recurrent: false,
-        is_hybrid: false,
-        n_layer: 3,
-        n_swa: 0,
-        swa_chunked: false,
-        native: 4,
-        n_streams: 1,
-    };
+    let facts = ModelFacts::attention(3, 4);
     let layout = Layout::learn(&bytes, &facts).expect("the fixture is a good file");
     let ids = read_header(&mut &bytes[..], bytes.len() as u64).expect("a header").ids;
     Case { name: "tiny", bytes, layout, ids }

@@ -45,15 +45,7 @@ impl Corpus {
             }
         }
         assert!(named.len() > 12);
-        let plain = ModelFacts {
-            is_recurrent: false,
-            is_hybrid: false,
-            n_layer: 3,
-            n_swa: 0,
-            swa_chunked: false,
-            native: 4,
-            n_streams: 1,
-        };
+        let plain = ModelFacts::attention(3, 4);
         let layout = |name: &str, facts: ModelFacts, n_states| {
             let native = named[&format!("{name}-40.v4.state")].clone();
             (Layout::learn(&native, &facts).unwrap(), native, n_states)

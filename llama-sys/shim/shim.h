@@ -55,8 +55,9 @@ typedef struct onebit_part {
 } onebit_part;
 // The memory of a state (what stands in a file behind the ids) into a sequence, which is emptied first. The parts, one after
 // the other, are the state; no field goes across two. They must have been proven well-formed: llama.cpp asserts
-// on some of what they may hold. After a status other than ONEBIT_OK the sequence is to be cleared.
-onebit_status onebit_state_load(struct llama_context * ctx, llama_seq_id seq, const onebit_part * parts, size_t n_parts, char ** err);
+// on some of what they may hold. n_threads copy rows. After a status other than ONEBIT_OK the sequence is to be cleared.
+onebit_status onebit_state_load(struct llama_context * ctx, llama_seq_id seq, const onebit_part * parts, size_t n_parts,
+                                size_t n_threads, char ** err);
 
 // --- what only `common` knows ---
 

@@ -17,8 +17,6 @@ namespace {
 
 // Bytes that one thread copies before it asks for more.
 constexpr size_t PIECE = 1 << 20;
-// More threads than this do not copy faster.
-constexpr int32_t MAX_THREADS = 4;
 
 struct piece {
     uint8_t * to;
@@ -27,14 +25,14 @@ struct piece {
 };
 
 // Copies from one thread and then as many more as the system gives, up to n_threads.
-void copy_all(const std::vector<piece> & pieces, int32_t n_threads) {
+void copy_all(const std::vector<piece> & pieces, size_t n_threads) {
     std::atomic<size_t> next{0};
     const auto work = [&] {
         for (size_t i = next++; i < pieces.size(); i = next++) {
             std::memcpy(pieces[i].to, pieces[i].from, pieces[i].size);
         }
     };
-    const auto n = std::min<size_t>(std::min(n_threads, MAX_THREADS), pieces.size());
+    const size_t n = std::min(n_threads, pieces.size());
     std::vector<std::thread> helpers;
     helpers.reserve(n);
     try {
@@ -82,7 +80,7 @@ public:
         return part == end;
     }
 
-    void finish(int32_t n_threads) {
+    void finish(size_t n_threads) {
         std::vector<piece> pieces;
         for (const auto & row : rows) {
             ggml_backend_buffer_t buffer = row.tensor->view_src ? row.tensor->view_src->buffer : row.tensor->buffer;
@@ -137,7 +135,8 @@ private:
 
 } // namespace
 
-onebit_status onebit_state_load(llama_context * ctx, llama_seq_id seq, const onebit_part * parts, size_t n_parts, char ** err) {
+onebit_status onebit_state_load(llama_context * ctx, llama_seq_id seq, const onebit_part * parts, size_t n_parts, size_t n_threads,
+                                char ** err) {
     return onebit_guard(err, [&] {
         llama_synchronize(ctx);
         llama_memory_t memory = llama_get_memory(ctx);
@@ -149,6 +148,6 @@ onebit_status onebit_state_load(llama_context * ctx, llama_seq_id seq, const one
         if (!reader.is_at_end()) {
             throw onebit_invalid("the state goes on after its end");
         }
-        reader.finish(llama_n_threads_batch(ctx));
+        reader.finish(n_threads);
     });
 }

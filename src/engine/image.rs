@@ -5,6 +5,8 @@ use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
+use memmap2::MmapMut;
+
 use crate::state::on_threads;
 
 /// What a thread reads at a time.
@@ -13,16 +15,13 @@ pub(super) const READ_SIZE: usize = 256 * 1024;
 /// What all threads together read before it is looked at.
 const WINDOW: usize = 16 << 20;
 
-/// Memory that is taken at once, whatever the context.
-const FIRST_SIZE: usize = 64 << 20;
-
 /// Memory for a file that is kept from one restore to the next. First use of fresh memory costs as much as reading a file
 /// into it; larger files pay that each time.
 const KEPT_SIZE: usize = 256 << 20;
 
 /// A file's bytes: the first `len` of `memory`.
 pub(super) struct Image {
-    memory: Vec<u8>,
+    memory: MmapMut,
     len: usize,
 }
 
@@ -30,45 +29,28 @@ impl Image {
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.len]
     }
-
-    /// Makes room for the first `n` bytes, and then for twice as many as there was.
-    fn reserve(&mut self, n: usize) -> io::Result<()> {
-        if n <= self.memory.len() {
-            return Ok(());
-        }
-        let size = (2 * self.memory.len()).min(self.len).max(n);
-        let more = size - self.memory.len();
-        self.memory.try_reserve_exact(more).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
-        self.memory.resize(size, 0);
-        Ok(())
-    }
 }
 
 /// Memory for the next file.
 #[derive(Default)]
-pub(super) struct ImageMemory(Vec<u8>);
+pub(super) struct ImageMemory(Option<MmapMut>);
 
 impl ImageMemory {
-    /// Memory for a file of `len` bytes: what is there, or new, at first for no more than `n_expected`. More comes as more is
-    /// read and found good, so that a file that says to be large reserves nothing.
-    pub fn take(&mut self, len: u64, n_expected: u64) -> io::Result<Image> {
+    /// Memory for a file of `len` bytes: what is there, or a mapping of its own, which cannot be had for any length but takes
+    /// memory only where it is written to. So a file that says to be large costs what is read of it and found good.
+    pub fn take(&mut self, len: u64) -> io::Result<Image> {
         let len = usize::try_from(len).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
-        let mut memory = std::mem::take(&mut self.0);
-        let first = len.min(usize::try_from(n_expected).unwrap_or(FIRST_SIZE).max(FIRST_SIZE));
-        if memory.len() < first {
-            drop(memory);
-            // Asked for first in the way that may fail, and given back at once.
-            let asked = Vec::<u8>::new().try_reserve_exact(first);
-            asked.map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
-            // All zeros by the kernel's doing, which touches no page.
-            memory = vec![0; first];
-        }
+        let memory = match self.0.take() {
+            Some(memory) if memory.len() >= len => memory,
+            _ => MmapMut::map_anon(len)?,
+        };
         Ok(Image { memory, len })
     }
 
     pub fn keep(&mut self, image: Image) {
-        if image.memory.len() <= KEPT_SIZE && image.memory.len() > self.0.len() {
-            self.0 = image.memory;
+        let n_kept = self.0.as_ref().map_or(0, |memory| memory.len());
+        if (n_kept..=KEPT_SIZE).contains(&image.memory.len()) {
+            self.0 = Some(image.memory);
         }
     }
 }
@@ -97,7 +79,6 @@ impl BufRead for ImageReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.n_consumed == self.n_read {
             let end = (self.n_read + WINDOW).min(self.image.len);
-            self.image.reserve(end)?;
             let window = &mut self.image.memory[self.n_read..end];
             self.n_read += read_window(&self.file, window, self.n_read as u64, self.n_threads)?;
         }
@@ -159,22 +140,29 @@ fn read_piece(file: &File, piece: &mut [u8], offset: u64) -> (usize, Option<io::
     (n_read, None)
 }
 
-/// A file that is rewritten as it is read. Grows with what was read and found good; without room it is an error.
-#[derive(Default)]
-pub(super) struct Converted(Vec<u8>);
+/// What rewriting to another state version can add to a file: two fields in each of two sections.
+const ADDED: u64 = 16;
 
-impl Converted {
+/// The image of a file that is rewritten as it is read.
+pub(super) struct Rewritten(Image);
+
+impl Rewritten {
+    /// For a file of `len` bytes.
+    pub fn new(len: u64, memory: &mut ImageMemory) -> io::Result<Self> {
+        let image = memory.take(len.saturating_add(ADDED))?;
+        Ok(Self(Image { len: 0, ..image }))
+    }
+
     pub fn into_image(self) -> Image {
-        let len = self.0.len();
-        Image { memory: self.0, len }
+        self.0
     }
 }
 
-impl Write for Converted {
+impl Write for Rewritten {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_reserve(bytes.len()).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
+        let n = (&mut self.0.memory[self.0.len..]).write(bytes)?;
+        self.0.len += n;
+        Ok(n)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -198,7 +186,7 @@ mod tests {
     fn many_threads_read_what_is_there() {
         let bytes: Vec<u8> = (0..WINDOW + 3 * READ_SIZE + 5).map(|i| (i * 7 + i / 251) as u8).collect();
         for n_threads in [1, 2, 5] {
-            let image = ImageMemory::default().take(bytes.len() as u64, 0).unwrap();
+            let image = ImageMemory::default().take(bytes.len() as u64).unwrap();
             let mut reader = ImageReader::new(file_of(&bytes), image, n_threads);
             let mut read = Vec::new();
             reader.read_to_end(&mut read).unwrap();
@@ -211,7 +199,7 @@ mod tests {
     fn a_file_that_got_shorter_ends_where_it_does() {
         let n = 2 * READ_SIZE + 9;
         let bytes: Vec<u8> = (0..n).map(|i| (i / 3) as u8).collect();
-        let image = ImageMemory::default().take(5 * READ_SIZE as u64, 0).unwrap();
+        let image = ImageMemory::default().take(5 * READ_SIZE as u64).unwrap();
         let mut reader = ImageReader::new(file_of(&bytes), image, 3);
         let mut read = Vec::new();
         reader.read_to_end(&mut read).unwrap();
@@ -221,23 +209,28 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let image = ImageMemory::default().take(100, 0).unwrap();
+        let image = ImageMemory::default().take(100).unwrap();
         let mut reader = ImageReader::new(File::open(folder.path()).unwrap(), image, 2);
         assert_eq!(reader.fill_buf().unwrap_err().kind(), ErrorKind::IsADirectory);
     }
 
     #[test]
-    fn memory_is_kept_and_grows_with_what_is_read() {
+    fn memory_is_kept_and_may_be_refused() {
         let mut memory = ImageMemory::default();
-        let image = memory.take(1 << 40, 0).unwrap();
-        assert_eq!(image.memory.len(), FIRST_SIZE);
-        let mut image = memory.take(3 * FIRST_SIZE as u64, 0).unwrap();
-        image.reserve(FIRST_SIZE + 1).unwrap();
-        assert_eq!(image.memory.len(), 2 * FIRST_SIZE);
+        assert!(memory.take(1 << 60).is_err());
+        let small = memory.take(10).unwrap();
+        let image = memory.take(3 << 20).unwrap();
         memory.keep(image);
-        assert_eq!(memory.take(10, 0).unwrap().memory.len(), 2 * FIRST_SIZE);
-        // More than there is, even if it could be expected, is an error.
-        let refused = ImageMemory::default().take(1 << 60, 1 << 60).err().map(|error| error.kind());
-        assert_eq!(refused, Some(ErrorKind::OutOfMemory));
+        memory.keep(small);
+        let image = memory.take(10).unwrap();
+        assert_eq!((image.memory.len(), image.bytes().len()), (3 << 20, 10));
+    }
+
+    #[test]
+    fn what_is_rewritten_has_room_for_what_it_gains() {
+        let mut rewritten = Rewritten::new(100, &mut ImageMemory::default()).unwrap();
+        rewritten.write_all(&[7; 116]).unwrap();
+        rewritten.write_all(&[7]).unwrap_err();
+        assert_eq!(rewritten.into_image().bytes(), [7; 116]);
     }
 }

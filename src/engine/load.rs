@@ -301,7 +301,6 @@ fn prepare(
             n_ctx,
             n_swa: model.n_swa(),
             scan: config.state_scan,
-            n_bytes_full: state_bytes_full,
             // More do not read or copy faster.
             n_threads: params.n_threads_batch.clamp(1, 4) as usize,
         },

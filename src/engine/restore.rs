@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::llama::{self, Context, SeqId, Token};
 use crate::state::{self, Checked, Expect, Layout, StateError};
 
-use super::image::{Converted, Image, ImageMemory, ImageReader, READ_SIZE};
+use super::image::{Image, ImageMemory, ImageReader, READ_SIZE, Rewritten};
 use super::probe::{Mismatch, Probe, Verdict};
 
 /// What a restore must keep to.
@@ -29,8 +29,6 @@ pub(super) struct RestoreRules {
     pub n_swa: u32,
     /// Look for NaN and infinity in the values.
     pub scan: bool,
-    /// Bytes of a file of a full context. Memory for as many is taken at once; for more as it is read and found good.
-    pub n_bytes_full: u64,
     /// Threads that read, scan and load.
     pub n_threads: usize,
 }
@@ -101,7 +99,7 @@ pub(super) fn restore(
     let (image, checked) = prove(file, version, layout, &expect, rules, memory)?;
     let compared = compare_values(probe, image.bytes(), layout, &prompt[..n_states])?;
 
-    load(context, seq, image.bytes(), &checked, layout).map_err(RestoreError::Load)?;
+    load(context, seq, image.bytes(), &checked, layout, rules.n_threads).map_err(RestoreError::Load)?;
     memory.keep(image);
     let next = prompt.len() - 1;
     expect_positions(context, seq, n_states, next, rules.n_swa)?;
@@ -144,7 +142,7 @@ pub(super) fn restore_whole(
     }
     let compared = compare_values(probe, image.bytes(), layout, &prompt)?;
     context.clear_seq(seq);
-    load(context, seq, image.bytes(), &checked, layout).map_err(RestoreError::Load)?;
+    load(context, seq, image.bytes(), &checked, layout, rules.n_threads).map_err(RestoreError::Load)?;
     memory.keep(image);
     expect_positions(context, seq, prompt.len(), prompt.len(), rules.n_swa)?;
     probe.count(compared);
@@ -192,7 +190,7 @@ fn prove(
 ) -> Result<(Image, Checked), RestoreError> {
     let len = file.metadata().map_err(RestoreError::Open)?.len();
     if version == layout.native {
-        let image = memory.take(len, rules.n_bytes_full).map_err(RestoreError::Open)?;
+        let image = memory.take(len).map_err(RestoreError::Open)?;
         let mut reader = ImageReader::new(file, image, rules.n_threads);
         let checked = state::check(&mut reader, len, layout, &Expect { scan: false, ..*expect })?;
         if !checked.native {
@@ -204,10 +202,10 @@ fn prove(
         }
         return Ok((image, checked));
     }
-    let mut converted = Converted::default();
+    let mut rewritten = Rewritten::new(len, memory).map_err(RestoreError::Open)?;
     let mut reader = BufReader::with_capacity(READ_SIZE, &mut file);
-    let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut converted)?;
-    Ok((converted.into_image(), checked))
+    let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut rewritten)?;
+    Ok((rewritten.into_image(), checked))
 }
 
 fn load(
@@ -216,11 +214,12 @@ fn load(
     file: &[u8],
     checked: &Checked,
     layout: &Layout,
+    n_threads: usize,
 ) -> Result<(), llama::Error> {
     let parts = checked.parts(file, layout, context.n_streams());
     let parts = parts.ok_or_else(|| llama::Error::Invalid("a section is not in the file".to_owned()))?;
     let parts: Vec<&[u8]> = parts.iter().map(AsRef::as_ref).collect();
-    context.load_state(seq, &parts)
+    context.load_state(seq, &parts, n_threads)
 }
 
 /// A probe that cannot be made is no reason to refuse a file that is well-formed. `states` are the tokens that the file holds.

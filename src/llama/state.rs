@@ -57,16 +57,18 @@ impl Context {
     /// parts, of which no field goes across two. It must have been proven well-formed before: llama.cpp trusts much
     /// of it.
     ///
-    /// The bytes, not the file: nobody else can change them between their check and their use.
+    /// The bytes, not the file: nobody else can change them between their check and their use. `n_threads` copy the rows.
     ///
     /// # Errors
     ///
     /// [`Error::Failed`] or [`Error::Invalid`] with llama.cpp's own message; the sequence is to be cleared then.
-    pub fn load_state(&mut self, seq: SeqId, parts: &[&[u8]]) -> Result<(), Error> {
+    pub fn load_state(&mut self, seq: SeqId, parts: &[&[u8]], n_threads: usize) -> Result<(), Error> {
         let raw: Vec<_> =
             parts.iter().map(|part| llama_sys::onebit_part { data: part.as_ptr(), size: part.len() }).collect();
         // SAFETY: the context is alive, and the parts for the lengths that are told.
-        check(|err| unsafe { llama_sys::onebit_state_load(self.as_ptr(), seq.0, raw.as_ptr(), raw.len(), err) })
+        check(|err| unsafe {
+            llama_sys::onebit_state_load(self.as_ptr(), seq.0, raw.as_ptr(), raw.len(), n_threads, err)
+        })
     }
 
     /// The part of a sequence's memory that cannot step back: running states, and windows of attention

@@ -140,6 +140,14 @@ impl fmt::Display for BlockId {
     }
 }
 
+impl ModelFacts {
+    /// Of a model of `n_layer` layers with attention to all positions, in a context of one stream.
+    pub const fn attention(n_layer: u32, native: u32) -> Self {
+        let (is_recurrent, is_hybrid, swa_chunked) = (false, false, false);
+        Self { is_recurrent, is_hybrid, n_layer, n_swa: 0, swa_chunked, native, n_streams: 1 }
+    }
+}
+
 impl Layout {
     /// Learns from a state file that this very llama.cpp saved, of a short sequence of text tokens (one is enough),
     /// with its ids in the header and all of them evaluated.
@@ -215,6 +223,13 @@ impl Layout {
         let layers = |kind| self.sections.iter().filter(move |s| s.kind == kind).map(|s| s.n_layer).sum::<u32>();
         let n_window = layers(SectionKind::Window);
         n_window > 0 && layers(SectionKind::Attention) + n_window > n_layer
+    }
+}
+
+impl SectionLayout {
+    /// Bytes of a cell of a sequence's state in an attention section: position, sequence id count, M-RoPE fields, sequence id.
+    pub(super) fn cell_bytes(&self) -> u32 {
+        if self.cell_ext { 24 } else { 12 }
     }
 }
 

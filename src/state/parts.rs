@@ -44,7 +44,7 @@ fn attention<'a, 'b>(
     let kept = kept(cells, first);
     let n_kept: u32 = kept.iter().map(|run| run.end - run.start).sum();
     parts.push(n_kept.to_le_bytes().to_vec().into());
-    let cell_bytes = if section.cell_ext { 24 } else { 12 };
+    let cell_bytes = section.cell_bytes().into();
     // behind the stream count and the cell count
     let mut at = span.bytes.start + 8;
     let rows = |at: u64, bytes: u64| {

@@ -203,7 +203,7 @@ fn attention_cells<R: BufRead>(
     section: &SectionLayout,
     mut cells: Cells,
 ) -> Result<Cells, StateError> {
-    input.need(u64::from(cells.count) * if section.cell_ext { 24 } else { 12 }, "cells")?;
+    input.need(u64::from(cells.count) * u64::from(section.cell_bytes()), "cells")?;
     for cell in 0..cells.count {
         let offset = input.offset();
         let found = input.i32("position")?;

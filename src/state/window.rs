@@ -21,7 +21,7 @@ pub fn sort_windows(state: &mut [u8], layout: &Layout, n_streams: u32, own: u32)
 /// `at` is where the cell count stands. Gives the end of the section's last tensor.
 fn sort_section(state: &mut [u8], mut at: usize, section: &SectionLayout, native: u32) -> Option<usize> {
     let n_cells = word(state, at)? as usize;
-    let cell_bytes = if section.cell_ext { 24 } else { 12 };
+    let cell_bytes = section.cell_bytes() as usize;
     at += 4;
     let mut order: Vec<usize> = (0..n_cells).filter(|cell| at + cell * cell_bytes < state.len()).collect();
     order.sort_by_key(|cell| word(state, at + cell * cell_bytes).unwrap_or(u32::MAX));

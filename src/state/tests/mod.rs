@@ -16,15 +16,7 @@ struct Model {
     v4: &'static [u8],
 }
 
-const PLAIN: ModelFacts = ModelFacts {
-    is_recurrent: false,
-    is_hybrid: false,
-    n_layer: 3,
-    n_swa: 0,
-    swa_chunked: false,
-    native: 4,
-    n_streams: 1,
-};
+const PLAIN: ModelFacts = ModelFacts::attention(3, 4);
 
 macro_rules! fixture {
     ($name:literal) => {
