@@ -38,6 +38,8 @@ pub(super) struct RestoreRules {
 pub(super) enum RestoreError {
     #[error("cannot open the state file: {0}")]
     Open(std::io::Error),
+    #[error("no memory for the state file's {0} bytes: {1}")]
+    Memory(u64, std::io::Error),
     #[error("the state file is {0}, not a regular file")]
     NotRegular(&'static str),
     #[error("cannot restore: {0}")]
@@ -68,6 +70,7 @@ impl RestoreError {
         !matches!(
             self,
             Self::Open(_)
+                | Self::Memory(..)
                 | Self::Unsupported(_)
                 | Self::StepBack
                 | Self::Bad(StateError::Read { .. } | StateError::Write { .. })
@@ -190,7 +193,10 @@ fn prove(
 ) -> Result<(Image, Checked), RestoreError> {
     let len = file.metadata().map_err(RestoreError::Open)?.len();
     if version == layout.native {
-        let image = memory.take(len).map_err(RestoreError::Open)?;
+        let image = match memory.take(len) {
+            Ok(image) => image,
+            Err(refused) => return Err(judge_without_memory(file, len, layout, expect, refused)),
+        };
         let mut reader = ImageReader::new(file, image, rules.n_threads);
         let checked = state::check(&mut reader, len, layout, &Expect { scan: false, ..*expect })?;
         if !checked.native {
@@ -202,10 +208,27 @@ fn prove(
         }
         return Ok((image, checked));
     }
-    let mut rewritten = Rewritten::new(len, memory).map_err(RestoreError::Open)?;
+    let mut rewritten = match Rewritten::new(len, memory) {
+        Ok(rewritten) => rewritten,
+        Err(refused) => return Err(judge_without_memory(file, len, layout, expect, refused)),
+    };
     let mut reader = BufReader::with_capacity(READ_SIZE, &mut file);
     let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut rewritten)?;
     Ok((rewritten.into_image(), checked))
+}
+
+/// Memory for the file was refused. A file that only says to be large is at fault itself, which reading it shows.
+fn judge_without_memory(
+    file: File,
+    len: u64,
+    layout: &Layout,
+    expect: &Expect<'_>,
+    refused: std::io::Error,
+) -> RestoreError {
+    match state::check(&mut BufReader::with_capacity(READ_SIZE, file), len, layout, expect) {
+        Ok(_) => RestoreError::Memory(len, refused),
+        Err(error) => error.into(),
+    }
 }
 
 fn load(

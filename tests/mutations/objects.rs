@@ -75,6 +75,11 @@ fn files_of_strange_sizes() {
         check_refused(&bench, &path, "follow the end");
         file.write_all_at(&u32::MAX.to_le_bytes(), 8).unwrap();
         check_refused(&bench, &path, "token ids claimed");
+        // The same of an older state version, which is rewritten as it is read.
+        let newer: u32 = u32::from_le_bytes(bench.good.file[4..8].try_into().unwrap());
+        file.write_all_at(&bench.good.file[..12], 0).unwrap();
+        file.write_all_at(&(newer - 1).to_le_bytes(), 4).unwrap();
+        check_refused(&bench, &path, "bad state file");
     }
 }
 
