@@ -7,6 +7,10 @@
 #include "llama-grammar.h"
 #include "log.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 void onebit_string_free(char * text) {
     std::free(text);
 }
@@ -145,6 +149,12 @@ int32_t onebit_cpu_threads(void) {
     int32_t n = 1;
     onebit_guard(nullptr, [&] { n = common_cpu_get_num_math(); });
     return n > 0 ? n : 1;
+}
+
+void onebit_release_free_memory(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 int32_t onebit_llama_build_number(void) {

@@ -67,6 +67,8 @@ void onebit_quiet_common_log(void);
 onebit_status onebit_rpc_add_server(const char * endpoint, char ** err);
 // Threads that llama.cpp's own tools would use here (physical, performance cores).
 int32_t onebit_cpu_threads(void);
+// Gives memory that the allocator holds free back to the system, where it can (glibc).
+void onebit_release_free_memory(void);
 // llama.cpp's build number; 0 when unknown.
 int32_t onebit_llama_build_number(void);
 // Bytes of host memory that this model with this context would take, by a dry run of both that allocates nothing.

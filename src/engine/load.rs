@@ -48,6 +48,7 @@ pub(super) fn load(config: &EngineConfig, mut progress: impl FnMut(f32) -> bool)
     let templates = templates(&model, config)?;
     let context_params = context_params(config, &model, &selection);
     require_memory(config, &params, &context_params, &model)?;
+    llama::release_free_memory();
     start_thread(config, model, templates, &context_params, selection)
 }
 

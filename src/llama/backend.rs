@@ -58,3 +58,10 @@ pub fn cpu_threads() -> u32 {
     // SAFETY: no preconditions; reads /proc and sysfs.
     u32::try_from(unsafe { llama_sys::onebit_cpu_threads() }).unwrap_or(1).max(1)
 }
+
+/// Gives memory that was freed back to the system. Loading a model leaves megabytes of parsed metadata behind, in an arena
+/// that other threads do not use again.
+pub fn release_free_memory() {
+    // SAFETY: no preconditions; glibc's malloc_trim may run beside other threads' allocations.
+    unsafe { llama_sys::onebit_release_free_memory() };
+}

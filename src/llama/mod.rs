@@ -27,7 +27,9 @@ mod strings;
 mod trigger;
 mod vocab;
 
-pub use backend::{Backend, build_number, cpu_threads, licenses, source, state_version, system_info};
+pub use backend::{
+    Backend, build_number, cpu_threads, licenses, release_free_memory, source, state_version, system_info,
+};
 pub use batch::Batch;
 pub use callback::CancelFlag;
 pub use chat::{ChatParser, ChatTemplates, schema_to_grammar};

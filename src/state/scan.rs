@@ -7,17 +7,17 @@ use super::ggml_type::GgmlType;
 pub(super) enum Scan {
     /// All of it: f32.
     Words,
-    /// All of it: 16 bits with this exponent mask.
-    Halves { exponent: i16 },
+    /// All of it: 16 bits each.
+    Halves(Floats),
     /// The first `n` halves of each block are scales; any other bits are a number.
     Scales { block_bytes: usize, n: usize },
     /// Types llama.cpp does not use for a cache.
     Nothing,
 }
 
-const F16_EXPONENT: i16 = 0x7c00;
-const BF16_EXPONENT: i16 = 0x7f80;
-const F32_EXPONENT: u32 = 0x7f80_0000;
+const F16: Floats = Floats::halves(0x7c00);
+const BF16: Floats = Floats::halves(0x7f80);
+const F32: Floats = Floats { exponents: 0x7f80_0000_7f80_0000, signs: 0x8000_0000_8000_0000 };
 
 /// Bytes looked at before asking whether there was something.
 const PIECE: usize = 1 << 14;
@@ -27,8 +27,8 @@ impl Scan {
         let block_bytes = ty.block_bytes as usize;
         match ty.name {
             "f32" => Scan::Words,
-            "f16" => Scan::Halves { exponent: F16_EXPONENT },
-            "bf16" => Scan::Halves { exponent: BF16_EXPONENT },
+            "f16" => Scan::Halves(F16),
+            "bf16" => Scan::Halves(BF16),
             "q4_0" | "q5_0" | "q8_0" | "iq4_nl" => Scan::Scales { block_bytes, n: 1 },
             "q4_1" | "q5_1" | "q8_1" => Scan::Scales { block_bytes, n: 2 },
             _ => Scan::Nothing,
@@ -39,7 +39,7 @@ impl Scan {
     pub fn unit(self) -> usize {
         match self {
             Scan::Words => 4,
-            Scan::Halves { .. } => 2,
+            Scan::Halves(_) => 2,
             Scan::Scales { block_bytes, .. } => block_bytes,
             Scan::Nothing => 1,
         }
@@ -54,27 +54,41 @@ impl Scan {
         Some(index * piece_bytes + in_piece * unit)
     }
 
-    // Folds without a branch, which the compiler turns into vector code.
     fn any_bad(self, bytes: &[u8]) -> bool {
         match self {
-            Scan::Words => bytes
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .fold(false, |bad, b| bad | (u32::from_le_bytes(*b) & F32_EXPONENT == F32_EXPONENT)),
-            Scan::Halves { exponent } => any_half_bad(bytes, exponent),
-            Scan::Scales { block_bytes, n } => bytes
-                .chunks_exact(block_bytes)
-                .fold(false, |bad, block| bad | any_half_bad(&block[..2 * n], F16_EXPONENT)),
+            Scan::Words => F32.any_bad(bytes),
+            Scan::Halves(floats) => floats.any_bad(bytes),
+            Scan::Scales { block_bytes, n } => {
+                bytes.chunks_exact(block_bytes).fold(false, |bad, block| bad | F16.any_bad(&block[..2 * n]))
+            }
             Scan::Nothing => false,
         }
     }
 }
 
-fn any_half_bad(bytes: &[u8], exponent: i16) -> bool {
-    // signed, because baseline x86-64 has a vector maximum for i16 only; the masks leave the sign bit out
-    let largest = bytes.as_chunks::<2>().0.iter().fold(0, |largest, b| largest.max(i16::from_le_bytes(*b) & exponent));
-    largest == exponent
+/// Several floating-point numbers in one 64-bit word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Floats {
+    exponents: u64,
+    signs: u64,
+}
+
+impl Floats {
+    const fn halves(exponent: u16) -> Self {
+        let each = 0x0001_0001_0001_0001;
+        Self { exponents: exponent as u64 * each, signs: 0x8000 * each }
+    }
+
+    /// An exponent of ones, and no other, carries into its number's sign when its lowest bit is added. No branch, and eight
+    /// bytes at a time even where the compiler makes no vector code of it.
+    fn any_bad(self, bytes: &[u8]) -> bool {
+        let lowest = self.signs - self.exponents;
+        let carried = |word: [u8; 8]| (u64::from_le_bytes(word) & self.exponents) + lowest;
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words.iter().fold(carried(last), |all, word| all | carried(*word)) & self.signs != 0
+    }
 }
 
 #[cfg(test)]
