@@ -20,10 +20,9 @@ using namespace onebit_attention;
 
 namespace {
 
-// Shorter caches are read faster than the scheduler switches to another backend and back.
-constexpr int64_t MIN_POSITIONS = 256;
-// Longer batches are prefill, where ggml works in tiles.
-constexpr int64_t MAX_QUERIES = 8;
+// ggml works in tiles from 64 queries on (GGML_FA_TILE_Q). Below, a token's result must not depend on how many are evaluated
+// with it: what is evaluated alone behind a restored state is then what it was as the end of a short prompt, bit by bit.
+constexpr int64_t MAX_QUERIES = 63;
 
 // llama.cpp asks on which device attention is while a context is made, and gives flash attention up when it is not the
 // cache's. So nothing is taken but within a call of onebit_decode.
@@ -54,7 +53,7 @@ bool is_attention(const ggml_tensor * op) {
         && ggml_get_op_params_f32(op, 2) == 0.0f                // soft-capped scores
         && !op->src[4];                                         // sinks
     return is_plain && is_cache(k) && is_cache(v) && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float)
-        && q->ne[1] <= MAX_QUERIES && k->ne[1] >= MIN_POSITIONS && k->ne[1] % BLOCK == 0
+        && q->ne[1] <= MAX_QUERIES && k->ne[1] % BLOCK == 0
         && q->ne[0] == k->ne[0] && k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && q->ne[2] % k->ne[2] == 0
         && q->ne[3] == k->ne[3] && q->ne[3] == v->ne[3]
         && (!mask || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(ggml_fp16_t) && mask->ne[0] >= k->ne[1]));

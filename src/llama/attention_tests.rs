@@ -106,7 +106,7 @@ fn one_token() {
 
 #[test]
 fn several_tokens() {
-    for n_last in [2, 3, 8] {
+    for n_last in [2, 3, 63] {
         Case { n_last, ..Case::of(TinyModel::llama()) }.check(&format!("{n_last} tokens"));
     }
 }
