@@ -19,19 +19,35 @@ const LIBRARIES: [&str; 9] = [
     "ggml-base",
 ];
 
-pub fn compile_shim(manifest_dir: &Path, source: &Source) -> Result<()> {
+pub fn compile_shim(manifest_dir: &Path, source: &Source, tree: &Tree) -> Result<()> {
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").opt_level(2).debug(false).warnings(true);
-    for file in ["shim.cpp", "state.cpp", "chat.cpp"] {
-        build.file(manifest_dir.join("shim").join(file));
-    }
-    for include in ["include", "ggml/include", "common", "vendor", "src"] {
+    for include in ["include", "ggml/include", "ggml/src", "common", "vendor", "src"] {
         // As system headers: llama.cpp's warnings are not ours.
         build.flag(format!("-isystem{}", source.dir.join(include).display()));
     }
+    if !openmp_libraries(&cmake_cache(tree)).is_empty() {
+        build.flag_if_supported("-fopenmp");
+    }
+    let file = |name: &str| manifest_dir.join("shim").join(name);
+    let mut vectors = build.clone();
+    // 3 unrolls the loops over rows, which keeps their sums in registers.
+    vectors.opt_level(3);
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
+        vectors.flag("-mavx2").flag("-mfma").flag("-mf16c");
+    }
+    vectors.file(file("attention_avx2.cpp"));
+    for name in ["shim.cpp", "state.cpp", "chat.cpp", "attention.cpp"] {
+        build.file(file(name));
+    }
     build
         .try_compile("onebit_shim")
+        .and_then(|()| vectors.try_compile("onebit_vectors"))
         .map_err(|err| format!("the shim over llama.cpp's common library does not compile: {err}"))
+}
+
+fn cmake_cache(tree: &Tree) -> String {
+    std::fs::read_to_string(tree.dir.join("CMakeCache.txt")).unwrap_or_default()
 }
 
 pub fn emit(tree: &Tree) -> Result<()> {
@@ -74,8 +90,7 @@ fn system_libraries(tree: &Tree) {
         return;
     }
     println!("cargo::rustc-link-lib=stdc++");
-    let cache = std::fs::read_to_string(tree.dir.join("CMakeCache.txt")).unwrap_or_default();
-    for library in openmp_libraries(&cache) {
+    for library in openmp_libraries(&cmake_cache(tree)) {
         println!("cargo::rustc-link-lib={library}");
     }
     if find(&tree.dir, "libggml-vulkan.a").is_some() {

@@ -37,7 +37,7 @@ fn run() -> Result<()> {
     features.check(&source)?;
     let tree = cmake::build(&source, &features, &out_dir)?;
     bindings::generate(&manifest_dir, &source, &out_dir)?;
-    link::compile_shim(&manifest_dir, &source)?;
+    link::compile_shim(&manifest_dir, &source, &tree)?;
     link::emit(&tree)?;
     licenses::collect(&source, &out_dir)?;
 

@@ -1,4 +1,5 @@
 // Guards over llama.h, and the few numbers that only `common` knows. See shim.h.
+#include "attention.hpp"
 #include "guard.hpp"
 
 #include "build-info.h"
@@ -36,7 +37,10 @@ onebit_status onebit_context_init(llama_model * model, llama_context_params para
 }
 
 onebit_status onebit_decode(llama_context * ctx, llama_batch batch, int32_t * code, char ** err) {
-    return onebit_guard(err, [&] { *code = llama_decode(ctx, batch); });
+    return onebit_guard(err, [&] {
+        const onebit_decoding decoding;
+        *code = llama_decode(ctx, batch);
+    });
 }
 
 onebit_status onebit_tokenize(const llama_vocab * vocab, const char * text, int32_t len, llama_token * tokens, int32_t n_max,

@@ -63,6 +63,10 @@ onebit_status onebit_state_load(struct llama_context * ctx, llama_seq_id seq, co
 
 // Keeps common's own logger, which writes to stdout and stderr by itself, to errors.
 void onebit_quiet_common_log(void);
+// Adds this project's attention kernel to ggml's registry, where the CPU and the build can run it. Once.
+void onebit_attention_register(void);
+// How often this thread used it.
+uint64_t onebit_attention_computed(void);
 // Adds the devices of a ggml RPC server ("host:port") to ggml's registry.
 onebit_status onebit_rpc_add_server(const char * endpoint, char ** err);
 // Threads that llama.cpp's own tools would use here (physical, performance cores).

@@ -19,9 +19,14 @@ pub struct DeviceSummary {
     pub memory: (u64, u64),
 }
 
-/// Every device of this build and machine.
+/// Every device of this build and machine that a model can go to.
 pub fn list_devices() -> Vec<DeviceSummary> {
-    llama::Device::all().iter().map(summary).collect()
+    all().iter().map(summary).collect()
+}
+
+/// Helpers of the CPU take part wherever it does; no model goes to one.
+fn all() -> Vec<llama::Device> {
+    llama::Device::all().into_iter().filter(|device| device.kind != DeviceKind::Accelerator).collect()
 }
 
 /// Name of the device that `wanted` stands for on this machine, such as `CPU` or `HRX0`.
@@ -49,7 +54,7 @@ pub(super) struct Selection {
 
 /// Finds the devices that `wanted` names on this machine.
 pub(super) fn select(wanted: &Device, n_seq: usize) -> Result<Selection, String> {
-    let devices = llama::Device::all();
+    let devices = all();
     let summaries: Vec<_> = devices.iter().map(summary).collect();
     let chosen = choose(wanted, &summaries)?;
     let name = chosen.map_or_else(|| "CPU".to_owned(), |index| summaries[index].name.clone());

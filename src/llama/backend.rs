@@ -20,6 +20,10 @@ impl Backend {
             unsafe { llama_sys::onebit_quiet_common_log() };
             // SAFETY: as above.
             unsafe { llama_sys::llama_backend_init() };
+            if std::env::var_os("ONEBIT_ATTENTION").is_none_or(|kernel| kernel != "ggml") {
+                // SAFETY: as above; the registry was filled by the call before.
+                unsafe { llama_sys::onebit_attention_register() };
+            }
         });
         Self(())
     }

@@ -19,7 +19,7 @@ pub enum DeviceKind {
     Gpu,
     /// A GPU that shares the system memory.
     IntegratedGpu,
-    /// A helper of the CPU (BLAS, AMX), never chosen by itself.
+    /// A helper of the CPU (BLAS, the shim's attention kernel), never chosen by itself.
     Accelerator,
     /// Something newer than this list.
     Other,

@@ -7,6 +7,8 @@
 //!
 //! `unsafe` is allowed here and in `llama-sys`, nowhere else.
 
+#[cfg(test)]
+mod attention_tests;
 mod backend;
 mod batch;
 mod callback;
