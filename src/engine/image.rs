@@ -1,19 +1,12 @@
 //! A state file's bytes in memory: read by several threads, in memory that is kept.
 
 use std::fs::File;
-use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
 
 use memmap2::MmapMut;
 
-use crate::state::on_threads;
-
-/// What a thread reads at a time.
-pub(super) const READ_SIZE: usize = 256 * 1024;
-
-/// What all threads together read before it is looked at.
-const WINDOW: usize = 16 << 20;
+use crate::state::{Piece, StateError, first_error};
 
 /// Memory for a file that is kept from one restore to the next. First use of fresh memory costs as much as reading a file
 /// into it; larger files pay that each time.
@@ -55,89 +48,32 @@ impl ImageMemory {
     }
 }
 
-/// Reads a file straight into its image, and shows what was read there.
-pub(super) struct ImageReader {
-    file: File,
-    image: Image,
-    n_threads: usize,
-    n_read: usize,
-    n_consumed: usize,
-}
-
-impl ImageReader {
-    /// `file` is read from its start.
-    pub fn new(file: File, image: Image, n_threads: usize) -> Self {
-        Self { file, image, n_threads, n_read: 0, n_consumed: 0 }
+impl Image {
+    /// Reads all of the file, which is these `pieces`, on `n_threads` threads; with `scan` each row is looked at for NaN and
+    /// infinity as long as it is in the CPU's cache.
+    pub fn fill(
+        &mut self,
+        file: &File,
+        pieces: Vec<Piece<'_>>,
+        scan: bool,
+        n_threads: usize,
+    ) -> Result<(), StateError> {
+        let n_threads = n_threads.min(pieces.len());
+        let mut rest = &mut self.memory[..self.len];
+        let pieces = pieces.into_iter().map(move |piece| {
+            let (bytes, behind) = std::mem::take(&mut rest).split_at_mut(piece.len);
+            rest = behind;
+            (piece, bytes)
+        });
+        first_error(n_threads, pieces, |(piece, bytes)| {
+            file.read_exact_at(bytes, piece.offset).map_err(|source| match source.kind() {
+                // Cut since its length was asked.
+                ErrorKind::UnexpectedEof => piece.missing(piece.offset),
+                _ => StateError::Read { offset: piece.offset, source },
+            })?;
+            if scan { piece.scan(bytes) } else { Ok(()) }
+        })
     }
-
-    pub fn into_image(self) -> Image {
-        self.image
-    }
-}
-
-impl BufRead for ImageReader {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.n_consumed == self.n_read {
-            let end = (self.n_read + WINDOW).min(self.image.len);
-            let window = &mut self.image.memory[self.n_read..end];
-            self.n_read += read_window(&self.file, window, self.n_read as u64, self.n_threads)?;
-        }
-        Ok(&self.image.memory[self.n_consumed..self.n_read])
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.n_consumed = (self.n_consumed + n).min(self.n_read);
-    }
-}
-
-impl Read for ImageReader {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let n = self.fill_buf()?.read(bytes)?;
-        self.consume(n);
-        Ok(n)
-    }
-}
-
-/// Reads what stands at `offset` of the file. Returns how many bytes of the window were read, from its start on; 0 at the
-/// file's end.
-fn read_window(file: &File, window: &mut [u8], offset: u64, n_threads: usize) -> io::Result<usize> {
-    let n_pieces = window.len().div_ceil(READ_SIZE);
-    let whole = window.len();
-    let pieces = Mutex::new(window.chunks_mut(READ_SIZE).enumerate());
-    // Where reading came to an end, and why.
-    let end = Mutex::new((whole, None));
-    on_threads(n_threads.min(n_pieces), || {
-        loop {
-            let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((index, piece)) = next else { return };
-            let start = index * READ_SIZE;
-            let (n_read, error) = read_piece(file, piece, offset + start as u64);
-            if n_read < piece.len() {
-                let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
-                if start + n_read < end.0 {
-                    *end = (start + n_read, error);
-                }
-            }
-        }
-    });
-    match end.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        (0, Some(error)) => Err(error),
-        // An error behind what was read shows again when the next window begins there.
-        (n_read, _) => Ok(n_read),
-    }
-}
-
-fn read_piece(file: &File, piece: &mut [u8], offset: u64) -> (usize, Option<io::Error>) {
-    let mut n_read = 0;
-    while n_read < piece.len() {
-        match file.read_at(&mut piece[n_read..], offset + n_read as u64) {
-            Ok(0) => break,
-            Ok(n) => n_read += n,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return (n_read, Some(error)),
-        }
-    }
-    (n_read, None)
 }
 
 /// What rewriting to another state version can add to a file: two fields in each of two sections.
@@ -172,9 +108,9 @@ impl Write for Rewritten {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
+
+    const SIZE: usize = 1000;
 
     fn file_of(bytes: &[u8]) -> File {
         let mut file = tempfile::tempfile().unwrap();
@@ -182,36 +118,38 @@ mod tests {
         file
     }
 
+    fn pieces(len: usize) -> Vec<Piece<'static>> {
+        let starts = (0..len).step_by(SIZE);
+        starts.map(|start| Piece::without_rows(start as u64, SIZE.min(len - start))).collect()
+    }
+
+    fn filled(file: &File, len: usize, n_threads: usize) -> Result<Image, StateError> {
+        let mut image = ImageMemory::default().take(len as u64).unwrap();
+        image.fill(file, pieces(len), true, n_threads).map(|()| image)
+    }
+
     #[test]
     fn many_threads_read_what_is_there() {
-        let bytes: Vec<u8> = (0..WINDOW + 3 * READ_SIZE + 5).map(|i| (i * 7 + i / 251) as u8).collect();
-        for n_threads in [1, 2, 5] {
-            let image = ImageMemory::default().take(bytes.len() as u64).unwrap();
-            let mut reader = ImageReader::new(file_of(&bytes), image, n_threads);
-            let mut read = Vec::new();
-            reader.read_to_end(&mut read).unwrap();
-            assert!(read == bytes);
-            assert!(reader.into_image().bytes() == bytes);
+        let bytes: Vec<u8> = (0..9 * SIZE + 5).map(|i| (i * 7 + i / 251) as u8).collect();
+        for n_threads in [1, 2, 5, 100] {
+            assert!(filled(&file_of(&bytes), bytes.len(), n_threads).unwrap().bytes() == bytes);
         }
     }
 
     #[test]
-    fn a_file_that_got_shorter_ends_where_it_does() {
-        let n = 2 * READ_SIZE + 9;
-        let bytes: Vec<u8> = (0..n).map(|i| (i / 3) as u8).collect();
-        let image = ImageMemory::default().take(5 * READ_SIZE as u64).unwrap();
-        let mut reader = ImageReader::new(file_of(&bytes), image, 3);
-        let mut read = Vec::new();
-        reader.read_to_end(&mut read).unwrap();
-        assert!(read == bytes);
+    fn a_file_that_got_shorter_is_refused() {
+        let bytes = vec![7; 3 * SIZE + 9];
+        for len in [bytes.len() + 1, 5 * SIZE] {
+            let error = filled(&file_of(&bytes), len, 3).err().expect("refused");
+            assert!(matches!(error, StateError::Truncated { offset: 3000, .. }), "{error}");
+        }
     }
 
     #[test]
     fn what_cannot_be_read_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let image = ImageMemory::default().take(100).unwrap();
-        let mut reader = ImageReader::new(File::open(folder.path()).unwrap(), image, 2);
-        assert_eq!(reader.fill_buf().unwrap_err().kind(), ErrorKind::IsADirectory);
+        let error = filled(&File::open(folder.path()).unwrap(), 100, 2).err().expect("refused");
+        assert!(matches!(error, StateError::Read { offset: 0, .. }), "{error}");
     }
 
     #[test]

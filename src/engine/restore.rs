@@ -1,8 +1,8 @@
 //! A sequence-state file from another program, into a sequence of this context.
 //!
-//! Nothing reaches llama.cpp before `state` has proven it well-formed. The file is opened once, without following a link,
-//! and read once: what was checked is kept in memory (and in this build's state version) on the way, and that is loaded. So
-//! it does not matter who else writes to the file meanwhile.
+//! Nothing reaches llama.cpp before `state` has proven it well-formed. The file is opened once, without following a link. What
+//! is loaded is a copy in memory (in this build's state version), and it is the copy that was checked, so it does not matter
+//! who else writes to the file meanwhile.
 
 use std::fs::File;
 use std::io::{BufReader, Seek};
@@ -13,8 +13,14 @@ use rustix::fs::{Mode, OFlags};
 use crate::llama::{self, Context, SeqId, Token};
 use crate::state::{self, Checked, Expect, Layout, StateError};
 
-use super::image::{Image, ImageMemory, ImageReader, READ_SIZE, Rewritten};
+use super::image::{Image, ImageMemory, Rewritten};
 use super::probe::{Mismatch, Probe, Verdict};
+
+/// What is read at a time where rows are passed over; the fields between them are small.
+const FIELDS_SIZE: usize = 16 * 1024;
+
+/// What is read at a time where everything is looked at.
+const READ_SIZE: usize = 256 * 1024;
 
 /// What a restore must keep to.
 #[derive(Clone, Debug)]
@@ -182,7 +188,8 @@ fn states_in(file: &mut File, ids: &[i32], can_step_back: bool) -> Result<(usize
     Ok((n_states, header.version))
 }
 
-/// Checks the file and gives its bytes, of this build's state version, with what was found in them.
+/// Checks the file and gives its bytes, of this build's state version, with what was found in them. Its structure is looked at
+/// before there is memory for it, so a file that only says to be large costs nothing.
 fn prove(
     mut file: File,
     version: u32,
@@ -192,43 +199,22 @@ fn prove(
     memory: &mut ImageMemory,
 ) -> Result<(Image, Checked), RestoreError> {
     let len = file.metadata().map_err(RestoreError::Open)?.len();
+    let checked = state::check_structure(&mut BufReader::with_capacity(FIELDS_SIZE, &mut file), len, layout, expect)?;
     if version == layout.native {
-        let image = match memory.take(len) {
-            Ok(image) => image,
-            Err(refused) => return Err(judge_without_memory(file, len, layout, expect, refused)),
-        };
-        let mut reader = ImageReader::new(file, image, rules.n_threads);
-        let checked = state::check(&mut reader, len, layout, &Expect { scan: false, ..*expect })?;
-        if !checked.native {
+        let mut image = memory.take(len).map_err(|refused| RestoreError::Memory(len, refused))?;
+        image.fill(&file, checked.pieces(len), expect.scan, rules.n_threads)?;
+        // The fields were read twice. Those in memory are loaded, so they must be the ones that passed.
+        let read = state::check(&mut image.bytes(), len, layout, &Expect { scan: false, ..*expect })?;
+        if read != checked || !read.native {
             return Err(RestoreError::Changed);
-        }
-        let image = reader.into_image();
-        if expect.scan {
-            checked.scan(image.bytes(), rules.n_threads)?;
         }
         return Ok((image, checked));
     }
-    let mut rewritten = match Rewritten::new(len, memory) {
-        Ok(rewritten) => rewritten,
-        Err(refused) => return Err(judge_without_memory(file, len, layout, expect, refused)),
-    };
+    file.rewind().map_err(RestoreError::Open)?;
+    let mut rewritten = Rewritten::new(len, memory).map_err(|refused| RestoreError::Memory(len, refused))?;
     let mut reader = BufReader::with_capacity(READ_SIZE, &mut file);
     let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut rewritten)?;
     Ok((rewritten.into_image(), checked))
-}
-
-/// Memory for the file was refused. A file that only says to be large is at fault itself, which reading it shows.
-fn judge_without_memory(
-    file: File,
-    len: u64,
-    layout: &Layout,
-    expect: &Expect<'_>,
-    refused: std::io::Error,
-) -> RestoreError {
-    match state::check(&mut BufReader::with_capacity(READ_SIZE, file), len, layout, expect) {
-        Ok(_) => RestoreError::Memory(len, refused),
-        Err(error) => error.into(),
-    }
 }
 
 fn load(

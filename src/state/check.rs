@@ -15,8 +15,8 @@
 //! - the sequence id of a cell: any; the loader ignores it.
 //! - M-RoPE cells: `x` and `y` equal to the position, as for all text; `tok` the prompt's id, or -1.
 
-use std::io::{BufRead, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io::{BufRead, Seek, Write};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::error::StateError;
@@ -61,27 +61,89 @@ impl Checked {
     /// Looks for NaN and infinity in the rows, on `n_threads` threads: for a file that was checked without
     /// [`Expect::scan`] and lies in memory. Tells of the first.
     pub fn scan(&self, file: &[u8], n_threads: usize) -> Result<(), StateError> {
-        let (next, first_bad) = (AtomicUsize::new(0), Mutex::new(None));
-        on_threads(n_threads.min(self.blocks.len()), || {
-            while let Some((index, block)) = next_of(&self.blocks, &next) {
-                if let Err(error) = scan_block(file, block) {
-                    let mut first_bad = first_bad.lock().unwrap_or_else(PoisonError::into_inner);
-                    if first_bad.as_ref().is_none_or(|(before, _)| index < *before) {
-                        *first_bad = Some((index, error));
-                    }
-                }
-            }
-        });
-        match first_bad.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some((_, error)) => Err(error),
-            None => Ok(()),
+        let pieces = self.pieces(file.len() as u64);
+        first_error(n_threads.min(pieces.len()), pieces.iter(), |piece| {
+            let missing = || piece.missing(file.len() as u64);
+            let start = usize::try_from(piece.offset).map_err(|_| missing())?;
+            let bytes = file.get(start..).and_then(|rest| rest.get(..piece.len)).ok_or_else(missing)?;
+            piece.scan(bytes)
+        })
+    }
+
+    /// All of a file of `len` bytes, in pieces that follow each other: for readers that look at the rows while these are in
+    /// the CPU's cache.
+    pub(crate) fn pieces(&self, len: u64) -> Vec<Piece<'_>> {
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        for block in &self.blocks {
+            cut(&mut pieces, at..block.offset, PIECE as u64, None);
+            at = block.offset + block.bytes();
+            let unit = Scan::of(block.row.ty).unit() as u64;
+            cut(&mut pieces, block.offset..at, PIECE as u64 / unit * unit, Some(block));
         }
+        cut(&mut pieces, at..len, PIECE as u64, None);
+        pieces
     }
 }
 
-fn next_of<'a>(blocks: &'a [Block], next: &AtomicUsize) -> Option<(usize, &'a Block)> {
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    Some((index, blocks.get(index)?))
+/// What one thread takes at a time; half of a small L2 cache.
+const PIECE: usize = 256 * 1024;
+
+/// A part of a file that passed.
+pub(crate) struct Piece<'a> {
+    pub offset: u64,
+    pub len: usize,
+    /// Whose rows it holds, if rows.
+    block: Option<&'a Block>,
+}
+
+impl Piece<'_> {
+    #[cfg(test)]
+    pub fn without_rows(offset: u64, len: usize) -> Self {
+        Self { offset, len, block: None }
+    }
+
+    /// Looks for NaN and infinity in the piece's bytes.
+    pub fn scan(&self, bytes: &[u8]) -> Result<(), StateError> {
+        self.block.map_or(Ok(()), |block| finite(Scan::of(block.row.ty), block, self.offset, bytes))
+    }
+
+    /// The file ends at `end`, before the piece does.
+    pub fn missing(&self, end: u64) -> StateError {
+        let left = end.saturating_sub(self.offset);
+        StateError::Truncated { offset: self.offset, what: "rows", needed: self.len as u64, left }
+    }
+}
+
+fn cut<'a>(pieces: &mut Vec<Piece<'a>>, range: Range<u64>, most: u64, block: Option<&'a Block>) {
+    let mut offset = range.start;
+    while offset < range.end {
+        let n = most.min(range.end - offset);
+        pieces.push(Piece { offset, len: usize::try_from(n).unwrap_or(PIECE), block });
+        offset += n;
+    }
+}
+
+/// Does `work` for all items, on `n_threads` threads. The error of the first item that has one.
+pub(crate) fn first_error<T: Send>(
+    n_threads: usize,
+    items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) -> Result<(), StateError> + Sync,
+) -> Result<(), StateError> {
+    let (items, first) = (Mutex::new(items.enumerate()), Mutex::new(None));
+    on_threads(n_threads, || {
+        loop {
+            let next = items.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((index, item)) = next else { return };
+            if let Err(error) = work(item) {
+                let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                if first.as_ref().is_none_or(|(before, _)| index < *before) {
+                    *first = Some((index, error));
+                }
+            }
+        }
+    });
+    first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Proves that a file of `len` bytes, from its start, is what a model of this layout can load.
@@ -89,7 +151,17 @@ fn next_of<'a>(blocks: &'a [Block], next: &AtomicUsize) -> Option<(usize, &'a Bl
 /// Reads every byte once and allocates nothing but the ids. With `&mut &[u8]` as reader the values are looked at in
 /// place; for a file use a buffer of some 256 KB, which stays in the CPU's cache between reading and scanning.
 pub fn check(reader: &mut impl BufRead, len: u64, layout: &Layout, expect: &Expect) -> Result<Checked, StateError> {
-    prove(&mut Input::new(reader, len), layout, expect, None)
+    prove(&mut Input::new(reader, len), layout, expect, None, skip_or_scan(expect.scan))
+}
+
+/// As [`check`], but passes over the rows without reading them; [`Expect::scan`] is not heard.
+pub fn check_structure(
+    reader: &mut (impl BufRead + Seek),
+    len: u64,
+    layout: &Layout,
+    expect: &Expect,
+) -> Result<Checked, StateError> {
+    prove(&mut Input::new(reader, len), layout, expect, None, |input, block| input.jump(block.bytes(), "rows"))
 }
 
 /// As [`check`], and writes the file to `writer` on the way, in the layout's native version.
@@ -104,17 +176,22 @@ pub fn check_and_convert(
 ) -> Result<Checked, StateError> {
     let mut input = Input::copying(reader, len, writer);
     header::begin_copy(&mut input, layout.native)?;
-    let checked = prove(&mut input, layout, expect, Some(layout.native))?;
+    let checked = prove(&mut input, layout, expect, Some(layout.native), skip_or_scan(expect.scan))?;
     input.flush()?;
     Ok(checked)
 }
 
-/// `to` is the version of the copy that `input` makes, if it makes one.
+fn skip_or_scan<R: BufRead>(is_scanned: bool) -> impl Fn(&mut Input<R>, &Block) -> Result<(), StateError> {
+    move |input, block| if is_scanned { scan(input, block) } else { input.skip(block.bytes(), "rows") }
+}
+
+/// `to` is the version of the copy that `input` makes, if it makes one. `rows` takes a block's.
 fn prove<R: BufRead>(
     input: &mut Input<R>,
     layout: &Layout,
     expect: &Expect,
     to: Option<u32>,
+    rows: impl Fn(&mut Input<R>, &Block) -> Result<(), StateError>,
 ) -> Result<Checked, StateError> {
     let (n_states, n_prompt) = (expect.n_states, expect.ids.len());
     if n_states == 0 {
@@ -141,7 +218,7 @@ fn prove<R: BufRead>(
     let mut blocks = Vec::new();
     let sections = walk(input, &plan, |input, block| {
         blocks.push(Block { offset: input.written(), ..*block });
-        if expect.scan { scan(input, block) } else { input.skip(block.bytes(), "rows") }
+        rows(input, block)
     })?;
     let body_offset = usize::try_from(header.body_offset).unwrap_or(usize::MAX);
     Ok(Checked { version, native: version == layout.native, n_area: header.n_area, body_offset, sections, blocks })
@@ -175,14 +252,6 @@ fn check_ids(header: &Header, expect: &Expect) -> Result<(), StateError> {
 fn scan<R: BufRead>(input: &mut Input<R>, block: &Block) -> Result<(), StateError> {
     let scan = Scan::of(block.row.ty);
     input.units(block.bytes(), scan.unit(), "rows", |offset, bytes| finite(scan, block, offset, bytes))
-}
-
-fn scan_block(file: &[u8], block: &Block) -> Result<(), StateError> {
-    let scan = Scan::of(block.row.ty);
-    let (offset, needed) = (block.offset, block.bytes());
-    let rows = |start: u64, n: u64| file.get(usize::try_from(start).ok()?..)?.get(..usize::try_from(n).ok()?);
-    let rows = rows(offset, needed).ok_or(StateError::Truncated { offset, what: "rows", needed, left: 0 })?;
-    finite(scan, block, offset, rows)
 }
 
 /// `bytes` are some of the block's, from `offset` in the file on.

@@ -32,7 +32,8 @@ pub mod layout;
 #[cfg(test)]
 mod tests;
 
-pub use check::{Checked, Expect, check, check_and_convert};
+pub use check::{Checked, Expect, check, check_and_convert, check_structure};
+pub(crate) use check::{Piece, first_error};
 pub use convert::{convert, single_stream};
 pub use diff::{BlockDiff, BlockRows, Diff, Errors, SPANS, diff, first_rows};
 pub use error::StateError;
@@ -40,6 +41,5 @@ pub use ggml_type::GgmlType;
 pub use header::{Header, read_header};
 pub use inspect::{Report, SectionReport, inspect};
 pub use layout::{BlockId, BlockShape, Layout, ModelFacts, Row, SectionKind, SectionLayout, Tensor};
-pub(crate) use threads::on_threads;
 pub use walk::Span;
 pub use window::sort_windows;
