@@ -21,6 +21,9 @@ use super::{
 /// way, and the answer does not depend on where the prompt came from. Shorter prompts take one kernel either way.
 const LAST_ALONE_FROM: usize = 64;
 
+/// How long an answer waits at most until its first text is taken.
+const FIRST_TEXT_PAUSE: Duration = Duration::from_millis(1);
+
 /// Work for the decode thread.
 pub(super) struct Job {
     pub tokens: Vec<Token>,
@@ -249,8 +252,22 @@ impl Slot {
             self.gathered.tokens.extend(piece.tokens);
             self.gathered.logprobs.extend(piece.logprobs);
         } else if !piece.text.is_empty() || !piece.tokens.is_empty() {
-            self.has_told_text |= !piece.text.is_empty();
+            let is_first_text = !self.has_told_text && !piece.text.is_empty();
+            self.has_told_text |= is_first_text;
             self.send(Event::Piece(piece));
+            if is_first_text {
+                self.let_it_be_taken();
+            }
+        }
+    }
+
+    /// Steps aside for the reader of the first text. Where every CPU computes, the scheduler would let it wait for some
+    /// milliseconds while the next token is evaluated, and the first text is what people wait for.
+    fn let_it_be_taken(&self) {
+        let Output::Events(events) = &self.job.output else { return };
+        let started = Instant::now();
+        while !events.is_empty() && started.elapsed() < FIRST_TEXT_PAUSE {
+            std::thread::sleep(FIRST_TEXT_PAUSE / 10);
         }
     }
 
