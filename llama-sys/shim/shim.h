@@ -53,11 +53,18 @@ typedef struct onebit_part {
     const uint8_t * data;
     size_t          size;
 } onebit_part;
+// Reads the size bytes that have their place at `from` to `to`; false when they cannot be had or are not good. Called from
+// several threads at once, and for the other rows also after a false. NULL: they are in memory, at `from`.
+typedef struct onebit_row_reader {
+    bool (*read)(void * data, const uint8_t * from, uint8_t * to, size_t size);
+    void * data;
+} onebit_row_reader;
 // The memory of a state (what stands in a file behind the ids) into a sequence, which is emptied first. The parts, one after
 // the other, are the state; no field goes across two. They must have been proven well-formed: llama.cpp asserts
-// on some of what they may hold. n_threads copy rows. After a status other than ONEBIT_OK the sequence is to be cleared.
+// on some of what they may hold. n_threads bring the rows, through the reader if there is one. After a status other than
+// ONEBIT_OK the sequence is to be cleared; rows of it that a reader brought are zeros then.
 onebit_status onebit_state_load(struct llama_context * ctx, llama_seq_id seq, const onebit_part * parts, size_t n_parts,
-                                size_t n_threads, char ** err);
+                                onebit_row_reader reader, size_t n_threads, char ** err);
 
 // --- what only `common` knows ---
 

@@ -1,4 +1,4 @@
-//! A state file's bytes in memory: read by several threads, in memory that is kept.
+//! A state file's bytes in memory: all of them, read by several threads into memory that is kept, or only its fields.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -29,15 +29,12 @@ impl Image {
 pub(super) struct ImageMemory(Option<MmapMut>);
 
 impl ImageMemory {
-    /// Memory for a file of `len` bytes: what is there, or a mapping of its own, which cannot be had for any length but takes
-    /// memory only where it is written to. So a file that says to be large costs what is read of it and found good.
+    /// Memory for a file of `len` bytes: what is there, or a mapping of its own, which cannot be had for any length.
     pub fn take(&mut self, len: u64) -> io::Result<Image> {
-        let len = usize::try_from(len).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
-        let memory = match self.0.take() {
-            Some(memory) if memory.len() >= len => memory,
-            _ => MmapMut::map_anon(len)?,
-        };
-        Ok(Image { memory, len })
+        match self.0.take() {
+            Some(memory) if memory.len() as u64 >= len => Ok(Image { memory, len: len as usize }),
+            _ => Image::unread(len),
+        }
     }
 
     pub fn keep(&mut self, image: Image) {
@@ -49,7 +46,13 @@ impl ImageMemory {
 }
 
 impl Image {
-    /// Reads all of the file, which is these `pieces`, on `n_threads` threads; with `scan` each row is looked at for NaN and
+    /// A file of `len` bytes of which nothing is read yet. What is never read takes no memory.
+    pub fn unread(len: u64) -> io::Result<Self> {
+        let len = usize::try_from(len).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
+        MmapMut::map_anon(len).map(|memory| Self { memory, len })
+    }
+
+    /// Reads these `pieces` of the file, one behind the other, on `n_threads` threads; with `scan` each row is looked at for NaN and
     /// infinity as long as it is in the CPU's cache.
     pub fn fill(
         &mut self,
@@ -59,21 +62,25 @@ impl Image {
         n_threads: usize,
     ) -> Result<(), StateError> {
         let n_threads = n_threads.min(pieces.len());
-        let mut rest = &mut self.memory[..self.len];
+        let (mut at, mut rest) = (0, &mut self.memory[..self.len]);
         let pieces = pieces.into_iter().map(move |piece| {
-            let (bytes, behind) = std::mem::take(&mut rest).split_at_mut(piece.len);
-            rest = behind;
+            let n_between = usize::try_from(piece.offset - at).unwrap_or(usize::MAX);
+            let (bytes, behind) = std::mem::take(&mut rest)[n_between..].split_at_mut(piece.len);
+            (at, rest) = (piece.offset + piece.len as u64, behind);
             (piece, bytes)
         });
-        first_error(n_threads, pieces, |(piece, bytes)| {
-            file.read_exact_at(bytes, piece.offset).map_err(|source| match source.kind() {
-                // Cut since its length was asked.
-                ErrorKind::UnexpectedEof => piece.missing(piece.offset),
-                _ => StateError::Read { offset: piece.offset, source },
-            })?;
-            if scan { piece.scan(bytes) } else { Ok(()) }
-        })
+        first_error(n_threads, pieces, |(piece, bytes)| read_piece(file, &piece, scan, bytes))
     }
+}
+
+/// Reads a piece of the file, and looks at its rows.
+pub(super) fn read_piece(file: &File, piece: &Piece<'_>, scan: bool, bytes: &mut [u8]) -> Result<(), StateError> {
+    file.read_exact_at(bytes, piece.offset).map_err(|source| match source.kind() {
+        // Cut since its length was asked.
+        ErrorKind::UnexpectedEof => piece.missing(piece.offset),
+        _ => StateError::Read { offset: piece.offset, source },
+    })?;
+    if scan { piece.scan(bytes) } else { Ok(()) }
 }
 
 /// What rewriting to another state version can add to a file: two fields in each of two sections.

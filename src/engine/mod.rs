@@ -14,6 +14,7 @@ mod load;
 mod logprob;
 mod probe;
 mod restore;
+mod rows;
 mod save;
 mod slot;
 mod slot_files;

@@ -2,7 +2,8 @@
 //!
 //! Nothing reaches llama.cpp before `state` has proven it well-formed. The file is opened once, without following a link. What
 //! is loaded is a copy in memory (in this build's state version), and it is the copy that was checked, so it does not matter
-//! who else writes to the file meanwhile.
+//! who else writes to the file meanwhile. Where nothing else is to be known of the rows than that they are numbers, that copy is the
+//! KV cache itself; rows that are not are zeroed there.
 
 use std::fs::File;
 use std::io::{BufReader, Seek};
@@ -15,6 +16,7 @@ use crate::state::{self, Checked, Expect, Layout, StateError};
 
 use super::image::{Image, ImageMemory, Rewritten};
 use super::probe::{Mismatch, Probe, Verdict};
+use super::rows::RowsInFile;
 
 /// What is read at a time where rows are passed over; the fields between them are small.
 const FIELDS_SIZE: usize = 16 * 1024;
@@ -83,7 +85,7 @@ impl RestoreError {
         )
     }
 
-    /// Whether the file was refused before anything of the sequence was touched.
+    /// Whether [`restore_whole`] refused the file before anything of the sequence was touched.
     pub fn leaves_sequence(&self) -> bool {
         !matches!(self, Self::Load(_) | Self::Positions { .. } | Self::StepBack)
     }
@@ -105,11 +107,14 @@ pub(super) fn restore(
     let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
     let (n_states, version) = states_in(&mut file, &ids, rules.can_step_back)?;
     let expect = Expect { ids: &ids, n_states, n_ctx: rules.n_ctx, scan: rules.scan };
-    let (image, checked) = prove(file, version, layout, &expect, rules, memory)?;
-    let compared = compare_values(probe, image.bytes(), layout, &prompt[..n_states])?;
+    let proven = match version == layout.native && !probe.is_due() {
+        true => prove_fields(file, layout, &expect)?,
+        false => prove(file, version, layout, &expect, rules, memory)?,
+    };
+    let compared = compare_values(probe, proven.image.bytes(), layout, &prompt[..n_states])?;
 
-    load(context, seq, image.bytes(), &checked, layout, rules.n_threads).map_err(RestoreError::Load)?;
-    memory.keep(image);
+    load(context, seq, &proven, layout, rules)?;
+    proven.keep(memory);
     let next = prompt.len() - 1;
     expect_positions(context, seq, n_states, next, rules.n_swa)?;
     if n_states == prompt.len() {
@@ -145,14 +150,14 @@ pub(super) fn restore_whole(
         return Err(RestoreError::UnknownToken(*unknown));
     }
     let expect = Expect { ids: &header.ids, n_states: prompt.len(), n_ctx: rules.n_ctx, scan: rules.scan };
-    let (image, checked) = prove(file, header.version, layout, &expect, rules, memory)?;
-    if !is_whole(image.bytes()) {
+    let proven = prove(file, header.version, layout, &expect, rules, memory)?;
+    if !is_whole(proven.image.bytes()) {
         return Err(RestoreError::Damaged);
     }
-    let compared = compare_values(probe, image.bytes(), layout, &prompt)?;
+    let compared = compare_values(probe, proven.image.bytes(), layout, &prompt)?;
     context.clear_seq(seq);
-    load(context, seq, image.bytes(), &checked, layout, rules.n_threads).map_err(RestoreError::Load)?;
-    memory.keep(image);
+    load(context, seq, &proven, layout, rules)?;
+    proven.keep(memory);
     expect_positions(context, seq, prompt.len(), prompt.len(), rules.n_swa)?;
     probe.count(compared);
     Ok(prompt)
@@ -188,8 +193,23 @@ fn states_in(file: &mut File, ids: &[i32], can_step_back: bool) -> Result<(usize
     Ok((n_states, header.version))
 }
 
-/// Checks the file and gives its bytes, of this build's state version, with what was found in them. Its structure is looked at
-/// before there is memory for it, so a file that only says to be large costs nothing.
+/// A file that passed: its bytes in this build's state version, and what was found in them.
+struct Proven {
+    image: Image,
+    checked: Checked,
+    /// Where its rows still are to be read, if they are not in the image.
+    rows: Option<File>,
+}
+
+impl Proven {
+    fn keep(self, memory: &mut ImageMemory) {
+        if self.rows.is_none() {
+            memory.keep(self.image);
+        }
+    }
+}
+
+/// Checks the file. Its structure is looked at before there is memory for it, so a file that only says to be large costs nothing.
 fn prove(
     mut file: File,
     version: u32,
@@ -197,38 +217,72 @@ fn prove(
     expect: &Expect<'_>,
     rules: &RestoreRules,
     memory: &mut ImageMemory,
-) -> Result<(Image, Checked), RestoreError> {
-    let len = file.metadata().map_err(RestoreError::Open)?.len();
-    let checked = state::check_structure(&mut BufReader::with_capacity(FIELDS_SIZE, &mut file), len, layout, expect)?;
+) -> Result<Proven, RestoreError> {
+    let (len, checked) = check_structure(&file, layout, expect)?;
     if version == layout.native {
         let mut image = memory.take(len).map_err(|refused| RestoreError::Memory(len, refused))?;
         image.fill(&file, checked.pieces(len), expect.scan, rules.n_threads)?;
-        // The fields were read twice. Those in memory are loaded, so they must be the ones that passed.
-        let read = state::check(&mut image.bytes(), len, layout, &Expect { scan: false, ..*expect })?;
-        if read != checked || !read.native {
-            return Err(RestoreError::Changed);
-        }
-        return Ok((image, checked));
+        expect_unchanged(&image, &checked, layout, expect)?;
+        return Ok(Proven { image, checked, rows: None });
     }
     file.rewind().map_err(RestoreError::Open)?;
     let mut rewritten = Rewritten::new(len, memory).map_err(|refused| RestoreError::Memory(len, refused))?;
     let mut reader = BufReader::with_capacity(READ_SIZE, &mut file);
     let checked = state::check_and_convert(&mut reader, len, layout, expect, &mut rewritten)?;
-    Ok((rewritten.into_image(), checked))
+    Ok(Proven { image: rewritten.into_image(), checked, rows: None })
+}
+
+/// Checks all of a file of this build's state version but its rows, which [`load`] does.
+fn prove_fields(file: File, layout: &Layout, expect: &Expect<'_>) -> Result<Proven, RestoreError> {
+    let (len, checked) = check_structure(&file, layout, expect)?;
+    let mut image = Image::unread(len).map_err(|refused| RestoreError::Memory(len, refused))?;
+    let fields = checked.pieces(len).into_iter().filter(|piece| !piece.has_rows()).collect();
+    image.fill(&file, fields, false, 1)?;
+    expect_unchanged(&image, &checked, layout, expect)?;
+    Ok(Proven { image, checked, rows: Some(file) })
+}
+
+/// The file's length, and what is in it by its fields.
+fn check_structure(file: &File, layout: &Layout, expect: &Expect<'_>) -> Result<(u64, Checked), RestoreError> {
+    let len = file.metadata().map_err(RestoreError::Open)?.len();
+    let mut reader = BufReader::with_capacity(FIELDS_SIZE, file);
+    Ok((len, state::check_structure(&mut reader, len, layout, expect)?))
+}
+
+/// The fields were read twice. Those in memory are loaded, so they must be the ones that passed.
+fn expect_unchanged(
+    image: &Image,
+    checked: &Checked,
+    layout: &Layout,
+    expect: &Expect<'_>,
+) -> Result<(), RestoreError> {
+    let mut bytes = image.bytes();
+    let len = bytes.len() as u64;
+    let read = state::check(&mut bytes, len, layout, &Expect { scan: false, ..*expect })?;
+    if read == *checked && read.native { Ok(()) } else { Err(RestoreError::Changed) }
 }
 
 fn load(
     context: &mut Context,
     seq: SeqId,
-    file: &[u8],
-    checked: &Checked,
+    proven: &Proven,
     layout: &Layout,
-    n_threads: usize,
-) -> Result<(), llama::Error> {
-    let parts = checked.parts(file, layout, context.n_streams());
-    let parts = parts.ok_or_else(|| llama::Error::Invalid("a section is not in the file".to_owned()))?;
+    rules: &RestoreRules,
+) -> Result<(), RestoreError> {
+    let Proven { image, checked, rows } = proven;
+    let parts = checked.parts(image.bytes(), layout, context.n_streams());
+    let parts =
+        parts.ok_or_else(|| RestoreError::Load(llama::Error::Invalid("a section is not in the file".to_owned())))?;
     let parts: Vec<&[u8]> = parts.iter().map(AsRef::as_ref).collect();
-    context.load_state(seq, &parts, n_threads)
+    let Some(file) = rows else {
+        return context.load_state(seq, &parts, None, rules.n_threads).map_err(RestoreError::Load);
+    };
+    let rows = RowsInFile::new(file, image, checked, rules.scan);
+    let loaded = context.load_state(seq, &parts, Some(&|address, to| rows.read(address, to)), rules.n_threads);
+    match rows.into_error() {
+        Some(error) => Err(error.into()),
+        None => loaded.map_err(RestoreError::Load),
+    }
 }
 
 /// A probe that cannot be made is no reason to refuse a file that is well-formed. `states` are the tokens that the file holds.

@@ -43,4 +43,5 @@ pub use memory::{Pos, SeqId};
 pub use model::{MemoryNeed, Model, ModelParams};
 pub(crate) use sampler::argmax;
 pub use sampler::{GrammarSpec, Sampler, SamplerSpec, TriggerSpec};
+pub use state::ReadRows;
 pub use vocab::{Token, Vocab};

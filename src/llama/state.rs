@@ -1,11 +1,18 @@
 //! One sequence's state, to a file and from the bytes of one.
 
+use std::ffi::c_void;
 use std::path::Path;
+use std::ptr;
 
+use super::callback::no_unwind;
 use super::error::check;
 use super::log;
 use super::strings::c_path;
 use super::{Context, Error, SeqId, Token};
+
+/// Brings the bytes whose place is at this address in a part of a state; false when they cannot be had or are not good. Several
+/// threads call it.
+pub type ReadRows<'a> = dyn Fn(usize, &mut [u8]) -> bool + Sync + 'a;
 
 /// Bytes that `llama_state_seq_get_data` puts in front of the memory: a mark of its own, and the sequence.
 const DATA_PREFIX: usize = 8;
@@ -57,17 +64,28 @@ impl Context {
     /// parts, of which no field goes across two. It must have been proven well-formed before: llama.cpp trusts much
     /// of it.
     ///
-    /// The bytes, not the file: nobody else can change them between their check and their use. `n_threads` copy the rows.
+    /// The bytes, not the file: nobody else can change them between their check and their use. Of the rows only the place is
+    /// looked at where `rows` brings them. `n_threads` bring rows.
     ///
     /// # Errors
     ///
-    /// [`Error::Failed`] or [`Error::Invalid`] with llama.cpp's own message; the sequence is to be cleared then.
-    pub fn load_state(&mut self, seq: SeqId, parts: &[&[u8]], n_threads: usize) -> Result<(), Error> {
+    /// [`Error::Failed`] or [`Error::Invalid`] with llama.cpp's own message; the sequence is to be cleared then. Rows that were
+    /// brought are zeros.
+    pub fn load_state(
+        &mut self,
+        seq: SeqId,
+        parts: &[&[u8]],
+        rows: Option<&ReadRows<'_>>,
+        n_threads: usize,
+    ) -> Result<(), Error> {
         let raw: Vec<_> =
             parts.iter().map(|part| llama_sys::onebit_part { data: part.as_ptr(), size: part.len() }).collect();
-        // SAFETY: the context is alive, and the parts for the lengths that are told.
+        let data = rows.as_ref().map_or(ptr::null_mut(), |rows| ptr::from_ref(rows).cast_mut().cast());
+        let reader = llama_sys::onebit_row_reader { read: rows.map(|_| on_rows as _), data };
+        // SAFETY: the context is alive, the parts for the lengths that are told, and `rows` for the call, which is the only one to use
+        // it; it is Sync.
         check(|err| unsafe {
-            llama_sys::onebit_state_load(self.as_ptr(), seq.0, raw.as_ptr(), raw.len(), n_threads, err)
+            llama_sys::onebit_state_load(self.as_ptr(), seq.0, raw.as_ptr(), raw.len(), reader, n_threads, err)
         })
     }
 
@@ -134,4 +152,13 @@ impl Context {
         bytes[..header.len()].copy_from_slice(&header);
         Ok(bytes)
     }
+}
+
+/// The shim's row reader; `data` is a reference to a [`ReadRows`].
+extern "C" fn on_rows(data: *mut c_void, from: *const u8, to: *mut u8, size: usize) -> bool {
+    // SAFETY: load_state passes a pointer to the reference that it was given, which outlives the call that uses it.
+    let rows = unsafe { *data.cast::<&ReadRows<'_>>() };
+    // SAFETY: the shim passes bytes of a tensor or a buffer, which nobody else looks at meanwhile; both were written to before.
+    let to = unsafe { std::slice::from_raw_parts_mut(to, size) };
+    no_unwind(|| rows(from.addr(), to))
 }

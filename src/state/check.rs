@@ -70,6 +70,14 @@ impl Checked {
         })
     }
 
+    /// Some of a block's rows: `len` bytes at `offset`. `None` where there are none.
+    pub(crate) fn rows(&self, offset: u64, len: usize) -> Option<Piece<'_>> {
+        let index = self.blocks.partition_point(|block| block.offset + block.bytes() <= offset);
+        let block = self.blocks.get(index)?;
+        let is_in_block = block.offset <= offset && offset + len as u64 <= block.offset + block.bytes();
+        is_in_block.then_some(Piece { offset, len, block: Some(block) })
+    }
+
     /// All of a file of `len` bytes, in pieces that follow each other: for readers that look at the rows while these are in
     /// the CPU's cache.
     pub(crate) fn pieces(&self, len: u64) -> Vec<Piece<'_>> {
@@ -101,6 +109,10 @@ impl Piece<'_> {
     #[cfg(test)]
     pub fn without_rows(offset: u64, len: usize) -> Self {
         Self { offset, len, block: None }
+    }
+
+    pub fn has_rows(&self) -> bool {
+        self.block.is_some()
     }
 
     /// Looks for NaN and infinity in the piece's bytes.
