@@ -169,6 +169,69 @@ fn beside_a_running_sequence() {
     }
 }
 
+/// The file with NaN, whether its values are F16 or F32, as the last value of each layer's rows.
+fn with_nan_at_the_ends(bytes: &[u8]) -> Vec<u8> {
+    let report = onebit::state::inspect(&mut std::io::Cursor::new(bytes), bytes.len() as u64, None).unwrap();
+    let mut spoiled = bytes.to_vec();
+    for section in &report.sections {
+        let mut end = usize::try_from(section.offset + section.bytes).unwrap();
+        for block in section.blocks.iter().rev() {
+            let rows = section.n_cells as usize * usize::try_from(block.row.bytes).unwrap();
+            if rows > 0 {
+                spoiled[end - 2..end].copy_from_slice(&[0xff, 0x7f]);
+            }
+            end -= 12 + rows;
+        }
+    }
+    spoiled
+}
+
+/// In a cache that sequences share, the free cells may lie between those of others: rows of a file go to many places then.
+#[test]
+fn rows_between_those_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state");
+    let kinds = Kind::ALL.into_iter().flat_map(|kind| [(kind, CacheType::F16), (kind, CacheType::Q8_0)]);
+    for (kind, cache) in kinds.filter(|(kind, cache)| *cache == CacheType::F16 || kind.has_attention()) {
+        let what = format!("{kind:?}, {cache}");
+        let alone = engine(&kind.model(), cache, 1);
+        let shared = EngineConfig { kv_unified: true, state_probe: None, ..config(&kind.model(), cache, 2) };
+        let engine = Engine::load(shared).unwrap();
+        // Two answers that take cells in turn, of which one stays.
+        let beside = |slot, salt| {
+            let options = GenerateOptions { slot: Some(slot), reuse_prefix: true, ..greedy(170) };
+            engine.generate(&prompt(5, salt)[..], &options).unwrap()
+        };
+        let (going, staying) = (beside(0, 3), beside(1, 4));
+        let kept = Answer::read(staying).unwrap();
+        going.count();
+        engine.erase_slot(0).unwrap();
+
+        let file_of = prompt(90, 1);
+        prefill(&alone, kind, &file_of, &file);
+        let good = std::fs::read(&file).unwrap();
+        let ask = || {
+            let options = GenerateOptions { slot: Some(0), ..greedy(N_ANSWER) };
+            Answer::read(engine.restore_and_generate(&file, &file_of[..], &options).unwrap())
+        };
+        if cache == CacheType::F16 {
+            std::fs::write(&file, with_nan_at_the_ends(&good)).unwrap();
+            let error = ask().unwrap_err().to_string();
+            assert!(error.contains("NaN or infinity"), "{what}: {error}");
+            std::fs::write(&file, good).unwrap();
+        }
+        check_but_for_ties(&alone, &file_of, &ask().unwrap().ids, &what);
+
+        // What stayed is still there, and goes on as it would have.
+        let ids = kept.ids.iter().map(|&id| Token(id));
+        let longer: Vec<_> = prompt(5, 4).into_iter().chain(ids).chain(prompt(3, 5)).collect();
+        let options = GenerateOptions { slot: Some(1), reuse_prefix: true, ..greedy(N_ANSWER) };
+        let found = Answer::read(engine.generate(&longer[..], &options).unwrap()).unwrap();
+        assert!(found.n_evaluated <= 4, "{what}: {}", found.n_evaluated);
+        check_but_for_ties(&alone, &longer, &found.ids, &format!("{what}, the one that stayed"));
+    }
+}
+
 /// A context with a stream for each sequence writes, and wants, other bytes than one for a single sequence. Files are of one
 /// stream, whoever saves and whoever loads them.
 #[test]

@@ -162,3 +162,110 @@ extern "C" fn on_rows(data: *mut c_void, from: *const u8, to: *mut u8, size: usi
     let to = unsafe { std::slice::from_raw_parts_mut(to, size) };
     no_unwind(|| rows(from.addr(), to))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::super::{Batch, ContextParams, KvType, Model, ModelParams};
+    use super::*;
+    use crate::testing::TinyModel;
+
+    const N: usize = 100;
+
+    /// Two sequences in one pool of 256 cells, each with every second one of the first 200; and the first one's state. The
+    /// first is empty then, and has place only between the cells of the second.
+    fn context(tiny: &TinyModel, ty: KvType) -> (Context, Vec<u8>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        tiny.write(file.path()).unwrap();
+        let model = Model::load(file.path(), &ModelParams::default(), &mut |_| true).unwrap();
+        let params = ContextParams {
+            n_ctx: 256,
+            n_batch: 64,
+            n_ubatch: 64,
+            n_seq: 2,
+            unified: true,
+            n_threads: 2,
+            n_threads_batch: 2,
+            flash_attention: Some(true),
+            type_k: ty,
+            type_v: ty,
+            embeddings: None,
+        };
+        let mut context = Context::new(Arc::new(model), &params).unwrap();
+        let mut batch = Batch::new();
+        for (at, token) in tokens().into_iter().enumerate() {
+            batch.clear();
+            for seq in [0, 1] {
+                batch.push(Token(token.0 + seq), i32::try_from(at).unwrap(), SeqId(seq), true);
+            }
+            context.decode(&mut batch, Vec::new()).unwrap();
+        }
+        let state = context.state_bytes(SeqId(0), &tokens()).unwrap();
+        context.clear_seq(SeqId(0));
+        (context, state)
+    }
+
+    fn tokens() -> Vec<Token> {
+        (0..N).map(|at| Token(3 + i32::try_from(at * 31 % 200).unwrap())).collect()
+    }
+
+    /// What stands in the file behind the ids.
+    fn memory(state: &[u8]) -> &[u8] {
+        &state[12 + 4 * N..]
+    }
+
+    fn each(mut check: impl FnMut(&str, Context, Vec<u8>)) {
+        // Heads of 64, which a quantized type has whole blocks of.
+        let wide = TinyModel::llama().with_heads(1, 1);
+        for (tiny, ty) in [(&wide, KvType::F16), (&wide, KvType::Q8_0), (&TinyModel::gemma3(), KvType::F16)] {
+            let (context, state) = context(tiny, ty);
+            check(&format!("{:?}, {ty:?}", tiny.architecture), context, state);
+        }
+        let (context, state) = context(&TinyModel::mamba(), KvType::F16);
+        check("mamba", context, state);
+    }
+
+    #[test]
+    fn rows_come_from_a_reader() {
+        each(|what, mut context, state| {
+            let mut fields = memory(&state).to_vec();
+            let start = fields.as_ptr().addr();
+            let brought = std::sync::Mutex::new(vec![false; fields.len()]);
+            let read = |from: usize, to: &mut [u8]| {
+                let range = from - start..from - start + to.len();
+                to.copy_from_slice(&memory(&state)[range.clone()]);
+                brought.lock().unwrap()[range].fill(true);
+                true
+            };
+            context.load_state(SeqId(0), &[&fields], Some(&read), 3).unwrap();
+            assert_eq!(context.state_bytes(SeqId(0), &tokens()).unwrap(), state, "{what}");
+            // Again, and from where the rows have their place nothing is taken.
+            for (field, _) in fields.iter_mut().zip(&*brought.lock().unwrap()).filter(|(_, brought)| **brought) {
+                *field = 0xff;
+            }
+            context.clear_seq(SeqId(0));
+            context.load_state(SeqId(0), &[&fields], Some(&read), 1).unwrap();
+            assert_eq!(context.state_bytes(SeqId(0), &tokens()).unwrap(), state, "{what}");
+        });
+    }
+
+    #[test]
+    fn rows_of_a_reader_that_refuses_some_are_zeros() {
+        each(|what, mut context, state| {
+            let (n_read, n_refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let read = |_, to: &mut [u8]| {
+                to.fill(0x55);
+                n_read.fetch_add(to.len(), Relaxed);
+                n_refused.fetch_add(1, Relaxed) != 1
+            };
+            let error = context.load_state(SeqId(0), &[memory(&state)], Some(&read), 3).unwrap_err();
+            assert_eq!(error, Error::Invalid("the rows of the state were not read".to_owned()), "{what}");
+            let left = context.state_bytes(SeqId(0), &tokens()).unwrap();
+            let n_zeros = left.iter().filter(|byte| **byte == 0).count();
+            assert!(n_zeros >= n_read.into_inner() && left.len() == state.len(), "{what}: {n_zeros} zeros");
+            assert_eq!(left.windows(4).filter(|bytes| *bytes == [0x55; 4]).count(), 0, "{what}");
+        });
+    }
+}
