@@ -24,6 +24,9 @@ const LAST_ALONE_FROM: usize = 64;
 /// How long an answer waits at most until its first text is taken.
 const FIRST_TEXT_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long it waits then, until the text is on its way.
+const FIRST_TEXT_SENDING: Duration = Duration::from_micros(300);
+
 /// Work for the decode thread.
 pub(super) struct Job {
     pub tokens: Vec<Token>,
@@ -261,14 +264,16 @@ impl Slot {
         }
     }
 
-    /// Steps aside for the reader of the first text. Where every CPU computes, the scheduler would let it wait for some
-    /// milliseconds while the next token is evaluated, and the first text is what people wait for.
+    /// Steps aside for the reader of the first text, until it took it and then as long as it needs to send it on. Where every
+    /// CPU computes, the scheduler would let both it and the client wait for some milliseconds while the next token is
+    /// evaluated, and the first text is what people wait for.
     fn let_it_be_taken(&self) {
         let Output::Events(events) = &self.job.output else { return };
         let started = Instant::now();
         while !events.is_empty() && started.elapsed() < FIRST_TEXT_PAUSE {
-            std::thread::sleep(FIRST_TEXT_PAUSE / 10);
+            std::thread::sleep(FIRST_TEXT_PAUSE / 50);
         }
+        std::thread::sleep(FIRST_TEXT_SENDING);
     }
 
     fn report(&mut self, finish: FinishReason) -> Progress {
