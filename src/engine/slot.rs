@@ -223,6 +223,7 @@ impl Slot {
         if vocab.is_end(token) && !self.job.options.ignore_eos {
             return Ok(self.finish(FinishReason::EndOfText));
         }
+        let had_told_text = self.has_told_text;
         self.bytes.clear();
         vocab.append_bytes(token, self.job.options.preserved_tokens.contains(&token), &mut self.bytes);
         match self.text.push(token, &self.bytes, logprob) {
@@ -237,6 +238,9 @@ impl Slot {
         }
         if self.job.tokens.len() + self.n_generated >= n_ctx {
             return Ok(self.finish(FinishReason::ContextFull));
+        }
+        if self.has_told_text && !had_told_text && !self.job.options.two_pieces {
+            self.let_it_be_taken();
         }
         self.next = Some(token);
         Ok(Progress::Continue)
@@ -255,12 +259,8 @@ impl Slot {
             self.gathered.tokens.extend(piece.tokens);
             self.gathered.logprobs.extend(piece.logprobs);
         } else if !piece.text.is_empty() || !piece.tokens.is_empty() {
-            let is_first_text = !self.has_told_text && !piece.text.is_empty();
-            self.has_told_text |= is_first_text;
+            self.has_told_text |= !piece.text.is_empty();
             self.send(Event::Piece(piece));
-            if is_first_text {
-                self.let_it_be_taken();
-            }
         }
     }
 
