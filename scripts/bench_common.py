@@ -16,6 +16,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD = "| what | onebit | beside it | ratio (median of pairs) | range |\n|---|---|---|---|---|"
 
 
+def count(text):
+    """A flag's value of 1 or more."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
 def arguments(doc, runs, peer=True):
     """A parser with the flags that all of them have."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -23,8 +30,8 @@ def arguments(doc, runs, peer=True):
         parser.add_argument("--peer", type=pathlib.Path, required=True, help="folder with llama-bench and llama-server")
     parser.add_argument("--model", required=True)
     parser.add_argument("--onebit", type=pathlib.Path, default=ROOT / "target/release/onebit")
-    parser.add_argument("--runs", type=int, default=runs)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--runs", type=count, default=runs)
+    parser.add_argument("--threads", type=count, default=os.cpu_count())
     return parser
 
 
