@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
+use tokio::time::{Sleep, sleep};
 
 use super::backend::Events;
 use super::policy::Policy;
@@ -45,19 +46,34 @@ pub(super) struct Restored {
     pub line: Option<(PromptReport, LineSink)>,
 }
 
-/// The files of a provider's run. Freeing the memory of a large one takes milliseconds, for which the first text does not wait.
+/// How long the files stay after the first text was told: until it is with the client, by and large.
+const FIRST_TEXT_FIRST: Duration = Duration::from_millis(5);
+
+/// The files of a provider's run. Freeing the memory of a large one takes a CPU for milliseconds, for which the first text does
+/// not wait: neither until it is told nor while it is sent.
 pub(super) struct Files {
     there: Option<RunDir>,
+    due: Option<Pin<Box<Sleep>>>,
     removal: Option<JoinHandle<()>>,
 }
 
 impl From<RunDir> for Files {
     fn from(run_dir: RunDir) -> Self {
-        Self { there: Some(run_dir), removal: None }
+        Self { there: Some(run_dir), due: None, removal: None }
     }
 }
 
 impl Files {
+    /// Removes them soon, or wakes the caller to ask again then.
+    fn remove_soon(&mut self, cx: &mut Context<'_>) {
+        if self.there.is_some() {
+            let due = self.due.get_or_insert_with(|| Box::pin(sleep(FIRST_TEXT_FIRST)));
+            if due.as_mut().poll(cx).is_ready() {
+                self.remove();
+            }
+        }
+    }
+
     fn remove(&mut self) {
         if let Some(run_dir) = self.there.take() {
             self.removal = Some(tokio::task::spawn_blocking(move || drop(run_dir)));
@@ -117,7 +133,7 @@ impl Stream for Handoff {
             return Poll::Ready(Some(Ok(Event::Prompt(prompt))));
         }
         if let Some(restored) = this.restored.as_mut().filter(|restored| restored.line.is_none()) {
-            restored.files.remove();
+            restored.files.remove_soon(cx);
         }
         if this.done.is_none() {
             let event = ready!(this.events.as_mut().poll_next(cx));
