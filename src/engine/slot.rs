@@ -21,12 +21,6 @@ use super::{
 /// way, and the answer does not depend on where the prompt came from. Shorter prompts take one kernel either way.
 const LAST_ALONE_FROM: usize = 64;
 
-/// How long an answer waits at most until its first text is taken.
-const FIRST_TEXT_PAUSE: Duration = Duration::from_millis(1);
-
-/// How long it waits then, until the text is on its way.
-const FIRST_TEXT_SENDING: Duration = Duration::from_micros(300);
-
 /// Work for the decode thread.
 pub(super) struct Job {
     pub tokens: Vec<Token>,
@@ -112,6 +106,8 @@ pub(super) struct Slot {
     /// Pieces kept back for `two_pieces`.
     gathered: Piece,
     has_told_text: bool,
+    /// That it has is not known to the decode loop yet.
+    tells_first_text: bool,
 }
 
 /// Whether a slot goes on.
@@ -142,6 +138,7 @@ impl Slot {
             answer: Vec::new(),
             gathered: Piece::default(),
             has_told_text: false,
+            tells_first_text: false,
         }
     }
 
@@ -223,7 +220,6 @@ impl Slot {
         if vocab.is_end(token) && !self.job.options.ignore_eos {
             return Ok(self.finish(FinishReason::EndOfText));
         }
-        let had_told_text = self.has_told_text;
         self.bytes.clear();
         vocab.append_bytes(token, self.job.options.preserved_tokens.contains(&token), &mut self.bytes);
         match self.text.push(token, &self.bytes, logprob) {
@@ -238,9 +234,6 @@ impl Slot {
         }
         if self.job.tokens.len() + self.n_generated >= n_ctx {
             return Ok(self.finish(FinishReason::ContextFull));
-        }
-        if self.has_told_text && !had_told_text && !self.job.options.two_pieces {
-            self.let_it_be_taken();
         }
         self.next = Some(token);
         Ok(Progress::Continue)
@@ -259,21 +252,20 @@ impl Slot {
             self.gathered.tokens.extend(piece.tokens);
             self.gathered.logprobs.extend(piece.logprobs);
         } else if !piece.text.is_empty() || !piece.tokens.is_empty() {
-            self.has_told_text |= !piece.text.is_empty();
+            let is_first_text = !self.has_told_text && !piece.text.is_empty();
+            self.tells_first_text |= is_first_text;
+            self.has_told_text |= is_first_text;
             self.send(Event::Piece(piece));
         }
     }
 
-    /// Steps aside for the reader of the first text, until it took it and then as long as it needs to send it on. Where every
-    /// CPU computes, the scheduler would let both it and the client wait for some milliseconds while the next token is
-    /// evaluated, and the first text is what people wait for.
-    fn let_it_be_taken(&self) {
-        let Output::Events(events) = &self.job.output else { return };
-        let started = Instant::now();
-        while !events.is_empty() && started.elapsed() < FIRST_TEXT_PAUSE {
-            std::thread::sleep(FIRST_TEXT_PAUSE / 50);
+    /// Who reads the first text, if that was told since this was asked last, and is read as it comes.
+    pub fn reader_of_first_text(&mut self) -> Option<EventSender> {
+        let is_told = std::mem::take(&mut self.tells_first_text) && !self.job.options.two_pieces;
+        match &self.job.output {
+            Output::Events(events) if is_told => Some(events.clone()),
+            _ => None,
         }
-        std::thread::sleep(FIRST_TEXT_SENDING);
     }
 
     fn report(&mut self, finish: FinishReason) -> Progress {

@@ -20,6 +20,7 @@ use super::slot::{Job, Output, Progress, Slot, decode_error};
 use super::{DecodeCounts, EngineError, PrefillReport};
 
 mod checkpoint;
+mod first_text;
 mod held;
 mod slot_work;
 pub(super) mod stored;
@@ -303,6 +304,7 @@ impl DecodeLoop {
         for share in shares {
             self.advance(&share);
         }
+        self.let_first_texts_go();
     }
 
     /// Every decoding slot gives one token, then prompts fill the rest of the batch, or a chunk of it where somebody waits for
