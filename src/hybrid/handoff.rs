@@ -178,3 +178,46 @@ impl Restored {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{StreamExt, stream};
+
+    use super::super::slot_dir::SlotDir;
+    use super::super::testing::{Collected, until};
+    use super::super::turns::Turns;
+    use super::*;
+    use crate::engine::Piece;
+    use crate::llama::Token;
+
+    /// They do not wait for the end of a long answer, and not for its next token either.
+    #[tokio::test]
+    async fn the_files_go_while_the_answer_goes_on() {
+        let base = tempfile::tempdir().unwrap();
+        let slot_dir = SlotDir::new(Some(base.path()), 0).unwrap();
+        let run_dir = slot_dir.new_run(&[Token(1)]).unwrap();
+        let path = run_dir.path().to_owned();
+        let argmax = Token(5);
+        let prompt = PromptReport { n_prompt: 1, n_cached: 0, restore: None, evaluate: Duration::ZERO, argmax };
+        let line = Some((prompt, Collected::default().sink()));
+        let restored = Restored {
+            since: Instant::now(),
+            prefill: Duration::ZERO,
+            prompt: Some(prompt),
+            files: run_dir.into(),
+            line,
+        };
+        let text = Event::Piece(Piece { text: "hi".to_owned(), ..Piece::default() });
+        let events = stream::iter([Ok(text)]).chain(stream::pending());
+        let turn = Turns::new(0).enter().await.unwrap().without_provider().slot().await.unwrap();
+        let mut handoff = Handoff::restored(Box::pin(events), turn, restored);
+
+        assert!(matches!(handoff.next().await, Some(Ok(Event::Prompt(_)))));
+        assert!(matches!(handoff.next().await, Some(Ok(Event::Piece(_)))));
+        assert!(path.exists());
+        tokio::select! {
+            _ = handoff.next() => panic!("there is nothing more"),
+            () = until("the files are gone", || !path.exists()) => {}
+        }
+    }
+}
