@@ -255,8 +255,8 @@ fn files_of_any_slot_fit_any_slot() {
         assert_eq!(ask(&many, 2), expected, "{kind:?}");
         let saved = (one.save_slot(0, &alone).unwrap(), many.save_slot(2, &beside).unwrap());
         assert_eq!(saved.0, saved.1, "{kind:?}");
-        // The same bytes but for each cell's sequence id, which loaders pass over. In a pool, where a sequence lies behind others,
-        // attention adds up in another order.
+        // The same bytes but for each cell's sequence id, which loaders pass over. In a pool, where a sequence lies behind
+        // others, attention adds up in another order.
         let [bytes, others] = [&alone, &beside].map(|file| std::fs::read(file).unwrap());
         let is_same = bytes.iter().zip(&others).all(|(a, b)| a == b || (*a, *b) == (0, 2));
         assert!(is_same || kv_unified, "{kind:?}");
@@ -277,8 +277,8 @@ fn files_of_any_slot_fit_any_slot() {
     }
 }
 
-/// The cells of a window's ring are written by index. Loaded from there and continued, they are in no order of positions any more,
-/// and the file that is saved then has to be one all the same.
+/// The cells of a window's ring are written by index. Loaded from there and continued, they are in no order of positions any
+/// more, and the file that is saved then has to be one all the same.
 #[test]
 fn a_window_that_was_loaded_gone_round_can_be_saved_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -216,8 +216,8 @@ private:
 
 } // namespace
 
-onebit_status onebit_state_load(llama_context * ctx, llama_seq_id seq, const onebit_part * parts, size_t n_parts, onebit_row_reader reader,
-                                size_t n_threads, char ** err) {
+onebit_status onebit_state_load(llama_context * ctx, llama_seq_id seq, const onebit_part * parts, size_t n_parts,
+                                onebit_row_reader reader, size_t n_threads, char ** err) {
     return onebit_guard(err, [&] {
         llama_synchronize(ctx);
         llama_memory_t memory = llama_get_memory(ctx);

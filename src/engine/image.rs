@@ -52,8 +52,8 @@ impl Image {
         MmapMut::map_anon(len).map(|memory| Self { memory, len })
     }
 
-    /// Reads these `pieces` of the file, one behind the other, on `n_threads` threads; with `scan` each row is looked at for NaN and
-    /// infinity as long as it is in the CPU's cache.
+    /// Reads these `pieces` of the file, one behind the other, on `n_threads` threads; with `scan` each row is looked at for
+    /// NaN and infinity as long as it is in the CPU's cache.
     pub fn fill(
         &mut self,
         file: &File,

@@ -325,8 +325,8 @@ const ENCODER: &str = "it is an encoder, which generates no text; for embeddings
 const NOT_LEARNT: &str = "the engine was loaded without a warm-up, in which the layout of state files is learnt";
 
 /// Some models turn K by other factors in a context that is longer than the one they were first made for (LongRoPE,
-/// arXiv:2402.13753; llama.cpp decides by what one sequence may have, which is the whole context where they share a pool). A state file does not say by which; those
-/// that others write are for the shorter one.
+/// arXiv:2402.13753; llama.cpp decides by what one sequence may have, which is the whole context where they share a pool). A
+/// state file does not say by which; those that others write are for the shorter one.
 fn beyond_original(model: &Model, config: &EngineConfig, n_ctx: u32) -> Option<String> {
     let architecture = model.metadata("general.architecture")?;
     let original: u32 =

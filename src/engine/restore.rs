@@ -2,8 +2,8 @@
 //!
 //! Nothing reaches llama.cpp before `state` has proven it well-formed. The file is opened once, without following a link. What
 //! is loaded is a copy in memory (in this build's state version), and it is the copy that was checked, so it does not matter
-//! who else writes to the file meanwhile. Where nothing else is to be known of the rows than that they are numbers, that copy is the
-//! KV cache itself; rows that are not are zeroed there.
+//! who else writes to the file meanwhile. Where nothing else is to be known of the rows than that they are numbers, that
+//! copy is the KV cache itself; rows that are not are zeroed there.
 
 use std::fs::File;
 use std::io::{BufReader, Seek};
@@ -130,7 +130,8 @@ pub(super) fn restore(
     Ok(next)
 }
 
-/// Loads the file of any prompt into the sequence `seq`, all of it. Until it was found good, the sequence stays as it is. Returns the prompt. `is_whole` sees the file's bytes.
+/// Loads the file of any prompt into the sequence `seq`, all of it. Until it was found good, the sequence stays as it is.
+/// Returns the prompt. `is_whole` sees the file's bytes.
 pub(super) fn restore_whole(
     context: &mut Context,
     seq: SeqId,

@@ -7,8 +7,8 @@ use crate::state::{Checked, StateError};
 
 use super::image::{Image, read_piece};
 
-/// Reads rows when llama.cpp has a place for them, each where it stays. They are looked at there, so a copy less is made; what was
-/// read is what is looked at and used.
+/// Reads rows when llama.cpp has a place for them, each where it stays. They are looked at there, so a copy less is made;
+/// what was read is what is looked at and used.
 pub(super) struct RowsInFile<'a> {
     file: &'a File,
     /// The file's fields, with a gap for the rows; their addresses are what llama.cpp's loader names them by.

@@ -7,8 +7,8 @@
 //! The files in the order to read them: this one; `runner` (command line, deadline) over `process` and `output` (the
 //! process and its pipes); `resident` (a provider that stays), `mode` (either of the two); [`supervisor`]; `slot_dir` (where
 //! the files pass); `report` (the provider's answer and our lines); `policy` (whether to hand over at all); `turns` (who may do
-//! what when); `handoff` (the stream); `error`; `backend` (the engine as a trait). [`conformance`] stands beside all this: it runs a
-//! provider to find out what is wrong with it.
+//! what when); `handoff` (the stream); `error`; `backend` (the engine as a trait). [`conformance`] stands beside all this:
+//! it runs a provider to find out what is wrong with it.
 
 #![forbid(unsafe_code)]
 

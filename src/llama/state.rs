@@ -82,8 +82,8 @@ impl Context {
             parts.iter().map(|part| llama_sys::onebit_part { data: part.as_ptr(), size: part.len() }).collect();
         let data = rows.as_ref().map_or(ptr::null_mut(), |rows| ptr::from_ref(rows).cast_mut().cast());
         let reader = llama_sys::onebit_row_reader { read: rows.map(|_| on_rows as _), data };
-        // SAFETY: the context is alive, the parts for the lengths that are told, and `rows` for the call, which is the only one to use
-        // it; it is Sync.
+        // SAFETY: the context is alive, the parts for the lengths that are told, and `rows` for the call, which is the only
+        // one to use it; it is Sync.
         check(|err| unsafe {
             llama_sys::onebit_state_load(self.as_ptr(), seq.0, raw.as_ptr(), raw.len(), reader, n_threads, err)
         })

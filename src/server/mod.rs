@@ -3,8 +3,9 @@
 //! Reading order: this file (routes, shutdown), `state` (what handlers share), `layers` (what happens to every request),
 //! `guard`, `cors` and `auth` (who may ask), `extract` and `error` (bytes in, JSON out), `fields` and `openai::params` (a
 //! typed reading of a request), `generation` (engine events to steps), `reply` and `sse` (steps to a body or a stream),
-//! then one file for each endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their numbers, `openapi` describes it all. `responses`
-//! and `anthropic` are two more APIs of chat; `dialect` and `events` are what they share.
+//! then one file for each endpoint under `openai` and, for those around the generation, `service`; `activity` keeps their
+//! numbers, `openapi` describes it all. `responses` and `anthropic` are two more APIs of chat; `dialect` and `events` are
+//! what they share.
 //!
 //! Nothing below this module knows HTTP or JSON wire formats.
 #![forbid(unsafe_code)]

@@ -8,9 +8,9 @@ use super::layout::{Layout, SectionKind, SectionLayout};
 use super::walk::{Block, Cells, Span};
 
 impl Checked {
-    /// What llama.cpp's loader is to read, in slices of `file`, the one that was checked (or its copy). Two things differ from it:
-    /// a context of `n_streams` streams wants a cell count for each, of which the others' are 0; and of a window no more than
-    /// the window is given, because the context's own cache has room for little more.
+    /// What llama.cpp's loader is to read, in slices of `file`, the one that was checked (or its copy). Two things differ
+    /// from it: a context of `n_streams` streams wants a cell count for each, of which the others' are 0; and of a window no
+    /// more than the window is given, because the context's own cache has room for little more.
     ///
     /// `None` when it is not that file.
     pub fn parts<'a>(&self, file: &'a [u8], layout: &Layout, n_streams: u32) -> Option<Vec<Cow<'a, [u8]>>> {

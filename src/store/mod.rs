@@ -131,8 +131,8 @@ impl Store {
         Ok(Self { inner, writer: Mutex::new(Some((sender, thread))) })
     }
 
-    /// The state that spares most of a prompt whose first `n_held` tokens are there already; `None` when that is not worth it. The
-    /// last token of a prompt is never spared.
+    /// The state that spares most of a prompt whose first `n_held` tokens are there already; `None` when that is not worth
+    /// it. The last token of a prompt is never spared.
     pub fn find(&self, prompt: &[i32], n_held: usize) -> Option<Found> {
         let Inner { config, memory, folder, index, .. } = &*self.inner;
         if prompt.len() <= n_held + config.min_tokens {

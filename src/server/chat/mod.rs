@@ -2,8 +2,8 @@
 //!
 //! The endpoints read their own wire format into a [`ChatCall`] and write [`ChatStep`]s in their own wire format; what is
 //! between is here. `call` is what goes in, `prepare` renders it and settles how the answer is constrained, `parse` turns
-//! text into content, reasoning and tool calls, `schema` says which JSON schemas can be enforced (`combine` and `pattern` help it), `force` makes an answer
-//! a tool call.
+//! text into content, reasoning and tool calls, `schema` says which JSON schemas can be enforced (`combine` and `pattern`
+//! help it), `force` makes an answer a tool call.
 
 mod call;
 mod combine;
