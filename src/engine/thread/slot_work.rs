@@ -1,5 +1,6 @@
 //! What slots hold, to files and back.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
@@ -87,19 +88,50 @@ impl DecodeLoop {
     }
 }
 
-/// Writes under a temporary name, which becomes `path` when all is there. Only the decode thread does this, so two saves to one
-/// path do not meet.
+/// Writes under a temporary name, which becomes `path` when all is there. Of one process only the decode thread does this; of
+/// several, the one that has the lock.
 fn save_as(path: &Path, save: impl FnOnce(&Path) -> Result<u64, String>) -> Result<u64, String> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".part");
     let temporary = PathBuf::from(temporary);
+    // Not made empty, because it may be another's.
+    let lock =
+        File::options().write(true).create(true).truncate(false).open(&temporary).map_err(|err| err.to_string())?;
+    if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+        return Err(format!("another process is writing {}", temporary.display()));
+    }
     let saved = save(&temporary).and_then(|n_bytes| {
         std::fs::rename(&temporary, path).map_err(|err| err.to_string())?;
         Ok(n_bytes)
     });
     if saved.is_err() {
-        // A full disk has left a part of it; where nothing was written there is nothing to remove.
+        // A full disk has left a part of it.
         let _ = std::fs::remove_file(&temporary);
     }
     saved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_processes_do_not_write_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let save = |to: &Path| std::fs::write(to, "all").map(|()| 3).map_err(|err| err.to_string());
+        let mut refused = None;
+        let saved = save_as(&path, |to| {
+            refused = Some(save_as(&path, save));
+            save(to)
+        });
+        assert_eq!((saved, std::fs::read(&path).unwrap()), (Ok(3), b"all".to_vec()));
+        let reason = refused.unwrap().unwrap_err();
+        assert!(reason.contains("another process is writing") && reason.ends_with("state.part"), "{reason}");
+        // What a killed one has left is no hindrance, and a failure leaves nothing.
+        std::fs::write(folder.path().join("state.part"), "a longer part").unwrap();
+        assert_eq!(save_as(&path, save), Ok(3));
+        assert_eq!(save_as(&path, |_| Err("no space".to_owned())), Err("no space".to_owned()));
+        assert_eq!((std::fs::read(&path).unwrap(), std::fs::read_dir(&folder).unwrap().count()), (b"all".to_vec(), 1));
+    }
 }
